@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterator
@@ -106,11 +107,7 @@ def make_app() -> tuple[QuartTrio, Watch]:
         async def pieces() -> AsyncIterator[bytes]:
             yield b"x" * 50_000_000
 
-        async def limited() -> AsyncIterator[bytes]:
-            async for piece in pieces():
-                yield piece
-
-        response = Response(limited())
+        response = Response(pieces())
         response.timeout = 0.2
         return response
 
@@ -144,6 +141,7 @@ class Served:
     ports: list[int]
     stopping: trio.Event = field(default_factory=trio.Event)
     stopped: trio.Event = field(default_factory=trio.Event)
+    clients: list[trio.SocketStream] = field(default_factory=list)
 
     @property
     def release(self) -> trio.Event:
@@ -154,8 +152,10 @@ class Served:
         sock = trio.socket.socket()
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        stream = trio.SocketStream(sock)
+        self.clients.append(stream)
         await sock.connect(("127.0.0.1", port or self.ports[0]))
-        return trio.SocketStream(sock)
+        return stream
 
     async def send(self, data: bytes) -> trio.SocketStream:
         stream = await self.connect()
@@ -188,9 +188,13 @@ async def served(address: str = "127.0.0.1:0", app: Any = None, **options: Any) 
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             await nursery.start(run)
-            yield server
-            server.stopping.set()
-            server.app.extensions["release"].set()
+            try:
+                yield server
+            finally:
+                server.stopping.set()
+                server.app.extensions["release"].set()
+                for stream in server.clients:
+                    stream.socket.close()
 
 
 @dataclass
@@ -205,6 +209,7 @@ class Answer:
         assert self.headers["content-type"] == "application/json"
         assert self.headers["connection"] == "close"
         assert self.headers["access-control-allow-origin"] == "*"
+        assert re.fullmatch("req_[0-9a-f]{32}", self.headers["x-request-id"])
         assert "server" not in self.headers
         error = json.loads(self.body)["error"]
         assert set(error) == {"message", "type", "param", "code"}

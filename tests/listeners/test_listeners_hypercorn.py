@@ -14,7 +14,7 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve
 
-from tests.listeners.support import GET, UPGRADE, Watch, make_app, parse, read_until
+from tests.listeners.support import CLOSE_GET, GET, UPGRADE, Watch, make_app, parse, read_until
 
 
 @asynccontextmanager
@@ -41,8 +41,8 @@ async def test_an_upgrade_with_a_trailing_byte_ends_the_server() -> None:
 
     async def send_one_byte_too_many() -> None:
         async with _bare() as (port, _, _nursery):
-            await _send(port, UPGRADE % b"/echo" + b"x")
-            await trio.sleep_forever()
+            async with await _send(port, UPGRADE % b"/echo" + b"x"):
+                await trio.sleep_forever()
 
     with pytest.raises(BaseExceptionGroup) as caught:
         await send_one_byte_too_many()
@@ -107,4 +107,15 @@ async def test_a_target_without_a_path_is_a_500() -> None:
     async with _bare() as (port, _, _nursery):
         stream = await _send(port, b"GET ?x HTTP/1.1\r\nHost: x\r\n\r\n")
         await read_until(stream, b" 500 ")
+        await stream.aclose()
+
+
+async def test_connection_close_does_not_close() -> None:
+    """Hypercorn reports the end of the request to the app before it closes; Quart-Trio then cancels the task that would."""
+    async with _bare() as (port, _, _nursery):
+        stream = await _send(port, CLOSE_GET)
+        await read_until(stream, b"hello")
+        with trio.move_on_after(0.5):
+            assert await stream.receive_some() != b""
+            pytest.fail("closed")
         await stream.aclose()

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from tests.listeners.support import UPGRADE, frame, parse, read_until, served
+from trio_server.listeners import connection
 
 STREAM = b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -25,6 +26,21 @@ async def test_a_client_that_stops_reading_loses_its_request(size: int) -> None:
         await server.assert_serves()
 
 
+async def test_a_client_that_takes_a_little_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel calls a socket writable when a good part of its buffer is free; below that, what counts is that the
+    backlog shrinks."""
+    backlog = iter([1000, 900, 800, 800])
+    monkeypatch.setattr(connection, "_unacknowledged", lambda _: next(backlog))
+    async with served(write_timeout_s=0.3) as server:
+        stream = await server.connect(receive_buffer=4096)
+        await stream.send_all(b"GET /stream?size=1000000 HTTP/1.1\r\nHost: x\r\n\r\n")
+        await server.watch.until_entered()
+        started = trio.current_time()
+        assert await server.watch.until_left() == "stream cancelled"
+        assert 0.8 < trio.current_time() - started < 2.0
+        await stream.aclose()
+
+
 async def test_others_are_served_while_one_client_stalls() -> None:
     async with served(write_timeout_s=1.0) as server:
         stalled = await server.connect(receive_buffer=4096)
@@ -37,7 +53,7 @@ async def test_others_are_served_while_one_client_stalls() -> None:
             slowest = max(slowest, trio.current_time() - started)
             answered += 1
         assert answered > 20
-        assert slowest < 0.5
+        assert slowest < 0.9
 
 
 async def test_a_socket_client_that_stops_reading_is_closed() -> None:

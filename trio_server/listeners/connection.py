@@ -71,6 +71,8 @@ class Shared:
     connections: set[Connection] = field(default_factory=set)
     # In the order in which they fell silent.
     idle: dict[Connection, None] = field(default_factory=dict)
+    # Told to make room, and not gone yet.
+    leaving: set[Connection] = field(default_factory=set)
     sockets: int = 0
     # Where accepting waits for a connection to end or to fall silent.
     room: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
@@ -80,13 +82,22 @@ class Shared:
         return self.context.terminated.is_set()
 
     def close_longest_idle(self) -> bool:
-        """Make room; False if no connection is silent."""
+        """Make room for one; False if no connection is silent. One at a time: whoever waits is woken for other reasons too."""
+        if self.leaving:
+            return True
         connection = next(iter(self.idle), None)
         if connection is None:
             return False
         del self.idle[connection]
+        self.leaving.add(connection)
         connection.close_if_idle()
         return True
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self.idle.pop(connection, None)
+        self.leaving.discard(connection)
+        self.room.unpark_all()
 
 
 class Connection:
@@ -136,10 +147,8 @@ class Connection:
             LOG.warning("a fault in one connection; it was closed", exc_info=group)
         finally:
             self._close()
-            self._shared.connections.discard(self)
-            self._shared.idle.pop(self, None)
             self._shared.sockets -= self._has_socket_place
-            self._shared.room.unpark_all()
+            self._shared.forget(self)
 
     def close_if_idle(self) -> None:
         """Close, unless a request has begun to arrive; the reading task does it in its next step."""
@@ -199,6 +208,10 @@ class Connection:
             self._shared.room.unpark_all()
         else:
             self._shared.idle.pop(self, None)
+            if self in self._shared.leaving:
+                # A request came in the same moment, so it stays; somebody else must make room.
+                self._shared.leaving.discard(self)
+                self._shared.room.unpark_all()
         if phase is Phase.HEAD:
             limit_s = self._options.head_timeout_s
         self._deadline = math.inf if limit_s is None else trio.current_time() + limit_s

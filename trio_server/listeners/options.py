@@ -1,11 +1,17 @@
-"""The limits that a caller sets for its listeners. Only declarations; `server.py` fills them from the configuration."""
+"""What a caller sets for its listeners: limits, and how refusals look. The top `server.py` fills it from the configuration."""
 
 from __future__ import annotations
 
+import logging
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trio_server.listeners.refusals import error_body
+from trio_server.listeners.refusals import Refusal, error_body
+
+LOG = logging.getLogger("trio_server.listeners")
+
+_RETRY_AFTER_S = b"5"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +40,23 @@ class ListenerOptions:
     def drain_limit(self) -> float:
         """Seconds, as they are now."""
         return self.drain_limit_s() if callable(self.drain_limit_s) else self.drain_limit_s
+
+    def answer(self, refusal: Refusal) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """Header fields and body of a refusal.
+
+        It always closes: after a fault in the framing nobody can say where the next request begins. No app sees the
+        request, so it is given its id, and its line in the log, here.
+        """
+        request_id = secrets.token_hex(16)
+        LOG.debug("refused a request: %d, %s (req_%s)", refusal.status, refusal.reason, request_id)
+        body = self.error_body(refusal.status, refusal.reason)
+        fields = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+            (b"x-request-id", f"req_{request_id}".encode()),
+            *self.error_headers,
+        ]
+        if refusal.status == 503:
+            fields.append((b"retry-after", _RETRY_AFTER_S))
+        return fields, body

@@ -7,9 +7,8 @@ because each known fault sits there: see docs/adr/0002-guarded-listener.md.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import h11
 from hypercorn.config import Config
@@ -24,8 +23,6 @@ from trio_server.listeners import framing, refusals
 from trio_server.listeners.options import ListenerOptions
 from trio_server.listeners.refusals import Refusal
 from trio_server.listeners.streams import GuardedHTTPStream, GuardedWSStream
-
-LOG = logging.getLogger("trio_server.listeners")
 
 Address = tuple[str, int] | None
 
@@ -92,13 +89,10 @@ class GuardedProtocol(H11Protocol):
 
     def _refusal(self, refusal: Refusal) -> bytes:
         # In one piece: a task of the app may run between two sends.
-        body = self._options.error_body(refusal.status, refusal.reason)
-        headers = refusals.header_fields(refusal.status, body, self._options.error_headers)
-        headers += self.config.response_headers("h11")
-        events: list[Any] = [h11.Response(status_code=refusal.status, headers=headers), h11.Data(data=body)]
-        if self._head_only:
-            del events[1]
-        return b"".join(self._http.send(event) for event in [*events, h11.EndOfMessage()])
+        headers, body = self._options.answer(refusal)
+        head = h11.Response(status_code=refusal.status, headers=headers + self.config.response_headers("h11"))
+        content = [] if self._head_only else [h11.Data(data=body)]
+        return b"".join(self._http.send(event) or b"" for event in (head, *content, h11.EndOfMessage()))
 
     async def _handle_events(self) -> None:
         while not self._link.ending and self.connection.their_state is not h11.MUST_CLOSE:
@@ -111,7 +105,6 @@ class GuardedProtocol(H11Protocol):
             try:
                 event = self.connection.next_event()
             except h11.RemoteProtocolError as error:
-                LOG.debug("refused what a client sent: %s", type(error).__name__)
                 await self.refuse(framing.fault_behind(error))
                 return
             if isinstance(event, h11.Request):
@@ -150,7 +143,6 @@ class GuardedProtocol(H11Protocol):
         if fault is None:
             await self._create_stream(request)
         else:
-            LOG.debug("refused a request: %d %s", fault.status, fault.reason)
             await self.refuse(fault)
 
     async def _create_stream(self, request: h11.Request) -> None:

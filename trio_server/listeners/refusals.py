@@ -1,7 +1,7 @@
 """The answers that no route gives: the listener's own 400, 408, 431, 500, 501 and 503, in OpenAI's shape.
 
 Pure. The error codes are the catalogue's (`wire/errors.py`); this module only says which of them a refusal of the HTTP
-stack is. `protocol.py` and `streams.py` send what is built here.
+stack is. `options.py` makes an answer of it, `protocol.py` and `streams.py` send it.
 """
 
 from __future__ import annotations
@@ -66,17 +66,3 @@ def error_body(status: int, reason: str) -> bytes:
     else:
         code = _CODES.get(status) or (errors.INTERNAL_ERROR if status >= 500 else errors.INVALID_REQUEST)
     return json.dumps(errors.ApiError(code, reason).body(), separators=(",", ":")).encode()
-
-
-def header_fields(status: int, body: bytes, cors: tuple[tuple[bytes, bytes], ...] = ()) -> list[tuple[bytes, bytes]]:
-    """The header fields of a refusal. A refused connection is always closed: after a fault in the framing nobody can say
-    where the next request begins."""
-    fields = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-        *cors,
-    ]
-    if status == 503:
-        fields.append((b"retry-after", b"5"))
-    return fields

@@ -76,8 +76,7 @@ async def _answer(stream: GuardedHTTPStream | GuardedWSStream, status: int, *, w
     # An app that was cut by the stop has not failed.
     if status == 500 and stream.context.terminated.is_set():
         refusal = refusals.STOPPING
-    body = stream.options.error_body(refusal.status, refusal.reason)
-    headers = refusals.header_fields(refusal.status, body, stream.options.error_headers)
+    headers, body = stream.options.answer(refusal)
     await stream.send(Response(stream_id=stream.stream_id, headers=headers, status_code=refusal.status))
     if with_body:
         await stream.send(Body(stream_id=stream.stream_id, data=body))

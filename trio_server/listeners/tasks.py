@@ -46,6 +46,8 @@ class AppTasks(TaskGroup):
 
         async def put(message: ASGIReceiveEvent) -> None:
             try:
+                # No checkpoint here: Hypercorn says "disconnect" from within the app's last send, before it closes the
+                # connection, and Quart-Trio cancels that send at its next checkpoint. Then it was never closed.
                 sender.send_nowait(message)
             except trio.BrokenResourceError:
                 pass  # the app has ended
