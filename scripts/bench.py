@@ -2,16 +2,25 @@
 
 Drives one server, or two in turn in one run (A B A B …) and prints the ratio; `--ceiling` adds the bare llama.cpp loop in
 this process on the same batch. Either give URLs, or let the script start the servers itself. Compare only within one run:
-machines are noisy. docs/benchmarks.md has the commands behind the figures.
+machines are noisy. Only plain HTTP/1.1 is spoken. docs/benchmarks.md has the commands behind the figures.
 
     python scripts/bench.py --url http://127.0.0.1:8000/v1 --streams 1,4,8
+    python scripts/bench.py --url http://127.0.0.1:8000/v1 --against http://127.0.0.1:8001/v1
     python scripts/bench.py --spawn MODEL.gguf --llama-server PATH --ceiling --threads 1 --lanes 8
+    python scripts/bench.py --ceiling MODEL.gguf --threads 1 --lanes 8
+
+Per number of streams and target: `tokens_per_s`, all completion tokens (as the server counts them) over the time from the
+first request being sent to the last piece of text, the median of the rounds; `ttft`, from a request being sent to its
+first piece of text, and `gap`, between two pieces of text of one stream, over all streams of all rounds. Each round's prompts
+are new, so no prompt cache helps beyond the chat template's own opening (--no-reuse: not even there); all targets get the same
+ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 from collections.abc import Callable
@@ -46,7 +55,7 @@ class Target:
     def figures(self) -> dict[str, Any]:
         ttft = [value for one in self.rounds for value in one.ttft_s]
         gaps = [value for one in self.rounds for value in one.gaps_s]
-        figures: dict[str, Any] = {"tokens_per_s": statistics.median(self.rates)}
+        figures: dict[str, Any] = {"tokens_per_s": statistics.median(self.rates), "rounds_tokens_per_s": self.rates}
         if self.rounds:
             figures |= {
                 "ttft_p50_ms": percentile(ttft, 50) * 1000,
@@ -96,7 +105,7 @@ def report(targets: list[Target], streams: int) -> list[dict[str, Any]]:
     for target in targets:
         row = {"target": target.name, "streams": streams, **target.figures()}
         rows.append(row)
-        shown = "  ".join(f"{name} {value:8.1f}" for name, value in row.items() if isinstance(value, float))
+        shown = "  ".join(f"{name} {value:.1f}" for name, value in row.items() if isinstance(value, float))
         print(f"{streams:3d} streams  {target.name:14s} {shown}", flush=True)
     first, *others = rows
     for other in others:
@@ -113,6 +122,24 @@ def report(targets: list[Target], streams: int) -> list[dict[str, Any]]:
 RATIOS = ("tokens_per_s", "ttft_p50_ms", "gap_p50_ms", "gap_p95_ms")
 
 
+COLUMNS = {
+    "tokens_per_s": "tok/s",
+    "ttft_p50_ms": "TTFT p50, ms",
+    "ttft_p95_ms": "p95",
+    "gap_p50_ms": "gap p50, ms",
+    "gap_p95_ms": "p95",
+}
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The figures as a table for docs/benchmarks.md."""
+    lines = ["| streams | target | " + " | ".join(COLUMNS.values()) + " |", "| --- " * (len(COLUMNS) + 2) + "|"]
+    for row in rows:
+        figures = [f"{row[name]:.1f}" if name in row else "" for name in COLUMNS]
+        lines.append(f"| {row['streams']} | {row['target']} | " + " | ".join(figures) + " |")
+    return "\n".join(lines)
+
+
 def by_name(targets: list[Target], name: str) -> Target:
     return next(target for target in targets if target.name == name)
 
@@ -126,12 +153,24 @@ def arguments() -> argparse.ArgumentParser:
     where.add_argument(
         "--llama-server", metavar="PATH", help="with --spawn: start llama.cpp's server too, to compare with"
     )
-    where.add_argument("--ceiling", action="store_true", help="with --spawn: the bare loop in this process too")
+    where.add_argument(
+        "--ceiling",
+        nargs="?",
+        const="",
+        metavar="MODEL",
+        help="the bare loop in this process too; with --spawn on the same model",
+    )
+    where.add_argument("--unified", action="store_true", help="the ceiling's lanes share one pool of KV cells")
     where.add_argument("--threads", type=int, default=1)
     where.add_argument("--lanes", type=int, default=8)
     where.add_argument("--context", type=int, default=1024, help="tokens per lane")
     where.add_argument("--flags", default="", help="more flags for trio-server")
     where.add_argument("--llama-flags", default="", help="more flags for llama-server")
+    where.add_argument(
+        "--no-reuse",
+        action="store_true",
+        help="what the script starts evaluates every prompt whole, template opening included",
+    )
     where.add_argument("--key", help="API key")
     load = parser.add_argument_group("the load")
     load.add_argument("--streams", default="1,4,8", help="numbers of concurrent streams, by commas")
@@ -140,23 +179,56 @@ def arguments() -> argparse.ArgumentParser:
     load.add_argument("--max-tokens", type=int, default=64)
     load.add_argument("--temperature", type=float, default=0.0)
     load.add_argument("--model", help="the request's model field")
-    load.add_argument("--extra", type=json.loads, default={}, help="more body fields, as JSON")
+    load.add_argument(
+        "--extra",
+        type=json.loads,
+        default={},
+        help='more body fields, as JSON; requests have "ignore_eos": true unless it says otherwise',
+    )
     load.add_argument("--extra-against", type=json.loads, default={}, help="the same for the second server")
     load.add_argument("--rounds", type=int, default=7)
     load.add_argument("--warmup", type=int, default=2)
     load.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", metavar="FILE", help="write the figures there too")
+    parser.add_argument("--json", metavar="FILE", help="write the settings and all figures there")
+    parser.add_argument("--markdown", action="store_true", help="print the figures as a table at the end")
     return parser
+
+
+def heading(options: argparse.Namespace) -> str:
+    """What every figure of this run depends on."""
+    parts = [
+        f"threads {options.threads}",
+        f"lanes {options.lanes}",
+        f"context {options.context}",
+        f"prompt words {options.prompt_words}{' (shared prefix)' if options.shared_prefix else ''}",
+        f"max_tokens {options.max_tokens}",
+        f"temperature {options.temperature}",
+        *(["no prompt reuse"] if options.no_reuse else []),
+        f"{options.rounds} rounds after {options.warmup}",
+        f"load average before the start {os.getloadavg()[0]:.2f}",
+    ]
+    return ", ".join(parts)
 
 
 def main() -> int:
     options = arguments().parse_args()
-    if not (options.url or options.spawn):
-        arguments().error("give --url or --spawn")
+    ceiling_model = options.ceiling or (options.spawn if options.ceiling is not None else None)
+    if options.ceiling == "" and not options.spawn:
+        arguments().error("--ceiling needs a model, its own or that of --spawn")
+    if not (options.url or options.spawn or ceiling_model):
+        arguments().error("give --url, --spawn or --ceiling")
+    if options.against and not options.url:
+        arguments().error("--against goes with --url")
     rows = []
     counts = [int(part) for part in options.streams.split(",")]
+    shape = {
+        "threads": options.threads,
+        "lanes": options.lanes,
+        "context": options.context,
+        "reuse": not options.no_reuse,
+    }
+    print(heading(options), flush=True)
     with ExitStack() as stack:
-        shape = {"threads": options.threads, "lanes": options.lanes, "context": options.context}
         url = options.url
         against = options.against
         if options.spawn:
@@ -164,17 +236,13 @@ def main() -> int:
             if options.llama_server:
                 flags = options.llama_flags.split()
                 against = stack.enter_context(llama_server(options.llama_server, options.spawn, **shape, flags=flags))
-        ceiling = Ceiling(options.spawn, **shape) if options.ceiling else None
+        ceiling = Ceiling(ceiling_model, **shape, unified=options.unified) if ceiling_model else None
         if ceiling is not None:
             stack.callback(ceiling.close)
-        print(
-            f"threads {options.threads}, lanes {options.lanes}, context {options.context}, prompt words"
-            f" {options.prompt_words}{' (shared prefix)' if options.shared_prefix else ''}, max_tokens {options.max_tokens},"
-            f" temperature {options.temperature}, {options.rounds} rounds after {options.warmup}",
-            flush=True,
-        )
         for streams in counts:
-            targets = [http_target("ours", url, options, options.extra)]
+            targets = []
+            if url:
+                targets.append(http_target("ours", url, options, options.extra))
             if against:
                 targets.append(http_target("against", against, options, options.extra_against))
             if ceiling is not None:
@@ -186,9 +254,11 @@ def main() -> int:
                 targets.append(Target("ceiling", run_ceiling))
             measure(targets, streams, options)
             rows += report(targets, streams)
+    if options.markdown:
+        print(f"\n{markdown(rows)}")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=1)
+            json.dump({"settings": {**vars(options), "key": None}, "rows": rows}, file, indent=1)
     return 0
 
 

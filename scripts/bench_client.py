@@ -9,66 +9,74 @@ from __future__ import annotations
 import json
 import random
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import trio
 
-WORDS = [
-    "river",
-    "stone",
-    "cloud",
-    "market",
-    "garden",
-    "window",
-    "letter",
-    "engine",
-    "bridge",
-    "silver",
-    "forest",
-    "winter",
-    "music",
-    "paper",
-    "signal",
-    "harbor",
-    "copper",
-    "mirror",
-    "candle",
-    "meadow",
-    "thunder",
-    "ladder",
-    "orchard",
-    "velvet",
-    "anchor",
-    "lantern",
-    "compass",
-    "marble",
-    "feather",
-    "canyon",
-    "violin",
-    "pepper",
-]
+WORDS = (
+    "river stone cloud market garden window letter engine bridge silver forest winter music paper signal harbor copper"
+    " mirror candle meadow thunder ladder orchard velvet anchor lantern compass marble feather canyon violin pepper"
+).split()
+
+
+class AnswerError(Exception):
+    """A server answered otherwise than with a whole stream of events."""
 
 
 @dataclass(slots=True)
 class Stream:
-    """What one request showed. Times are seconds from when its bytes were sent."""
+    """What one request showed. Times are seconds on trio's clock."""
 
+    sent_s: float = 0.0
     deltas_s: list[float] = field(default_factory=list)
     completion_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     text: str = ""
-    error: str | None = None
+    finished: bool = False
+
+    @property
+    def ttft_s(self) -> float:
+        """From the request's bytes being sent to the first piece of text."""
+        return self.deltas_s[0] - self.sent_s
+
+    def take(self, event: dict[str, Any], now_s: float) -> None:
+        """One event of the answer, that came at `now_s`."""
+        if "error" in event:
+            raise AnswerError(str(event["error"]))
+        if usage := event.get("usage"):
+            self.completion_tokens = usage["completion_tokens"]
+            self.prompt_tokens = usage["prompt_tokens"]
+            self.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        for choice in event.get("choices") or ():
+            if content := (choice.get("delta") or {}).get("content"):
+                self.deltas_s.append(now_s)
+                self.text += content
+
+    def check(self) -> None:
+        """Raise `AnswerError` unless the answer came whole, with text and a token count."""
+        for there, what in (
+            (self.finished, "the stream ended without [DONE]"),
+            (self.deltas_s, "no text came"),
+            (self.completion_tokens, "no usage came"),
+        ):
+            if not there:
+                raise AnswerError(what)
 
 
 @dataclass(slots=True)
 class Round:
-    """N streams at once. `wall_s`: from before the first connection is opened to the last answer's end."""
+    """N streams at once."""
 
     streams: list[Stream]
-    wall_s: float
+
+    @property
+    def wall_s(self) -> float:
+        """From the first request being sent to the last piece of text."""
+        return max(stream.deltas_s[-1] for stream in self.streams) - min(stream.sent_s for stream in self.streams)
 
     @property
     def tokens_per_s(self) -> float:
@@ -76,11 +84,68 @@ class Round:
 
     @property
     def ttft_s(self) -> list[float]:
-        return [stream.deltas_s[0] for stream in self.streams if stream.deltas_s]
+        return [stream.ttft_s for stream in self.streams]
 
     @property
     def gaps_s(self) -> list[float]:
         return [b - a for stream in self.streams for a, b in zip(stream.deltas_s, stream.deltas_s[1:], strict=False)]
+
+
+class Events:
+    """Takes the bytes of one HTTP answer in pieces of any size, gives the `data:` payloads of its event stream."""
+
+    def __init__(self) -> None:
+        self._raw = bytearray()
+        self._text = bytearray()
+        self._head_read = False
+        self._chunked = False
+        self._chunk_left = 0
+
+    def feed(self, data: bytes | bytearray) -> Iterator[bytes]:
+        """The payloads that `data` completes. `AnswerError` if the answer is no 200."""
+        self._raw += data
+        if not self._head_read and not self._read_head():
+            return
+        if self._chunked:
+            self._dechunk()
+        else:
+            self._text += self._raw
+            self._raw.clear()
+        *lines, rest = self._text.split(b"\n")
+        self._text = rest
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield bytes(line[5:].strip())
+
+    def _read_head(self) -> bool:
+        head, end, body = self._raw.partition(b"\r\n\r\n")
+        if not end:
+            return False
+        status, *headers = head.decode("latin1").lower().split("\r\n")
+        if status.split()[1] != "200":
+            raise AnswerError(f"{status}: {body.decode('utf-8', 'replace')}")
+        self._chunked = any(line.startswith("transfer-encoding:") and "chunked" in line for line in headers)
+        self._head_read = True
+        self._raw = body
+        return True
+
+    def _dechunk(self) -> None:
+        while self._raw:
+            if self._chunk_left == 0:
+                size, end, _ = self._raw.partition(b"\r\n")
+                if not end:
+                    return
+                if not size.strip():  # the line's end after a chunk
+                    del self._raw[:2]
+                    continue
+                self._chunk_left = int(size.partition(b";")[0], 16)
+                del self._raw[: len(size) + 2]
+                if self._chunk_left == 0:
+                    return
+            piece = self._raw[: self._chunk_left]
+            self._text += piece
+            self._chunk_left -= len(piece)
+            del self._raw[: len(piece)]
 
 
 def prompts(count: int, words: int, seed: int, *, shared_prefix: bool) -> list[str]:
@@ -110,8 +175,8 @@ def body_for(prompt: str, *, max_tokens: int, temperature: float, model: str | N
     return json.dumps(body).encode()
 
 
-async def run_stream(url: str, body: bytes, stream: Stream, key: str | None = None) -> None:
-    """One streamed completion; what it showed goes into `stream`."""
+async def run_stream(url: str, body: bytes, key: str | None = None) -> Stream:
+    """One streamed completion. `AnswerError` if it does not come whole."""
     parts = urlsplit(url)
     host, port = parts.hostname or "127.0.0.1", parts.port or 80
     head = (
@@ -120,48 +185,43 @@ async def run_stream(url: str, body: bytes, stream: Stream, key: str | None = No
     )
     if key:
         head += f"Authorization: Bearer {key}\r\n"
+    stream, events = Stream(), Events()
     connection = await trio.open_tcp_stream(host, port)
     async with connection:
-        sent_s = trio.current_time()
+        stream.sent_s = trio.current_time()
         await connection.send_all(head.encode() + b"\r\n" + body)
-        pending = bytearray()
-        async for chunk in connection:
+        async for data in connection:
             now_s = trio.current_time()
-            pending += chunk
-            *lines, rest = bytes(pending).split(b"\n")
-            pending = bytearray(rest)
-            for line in lines:
-                if line.startswith(b"data: {"):
-                    _take(stream, json.loads(line[6:]), now_s - sent_s)
-                elif line.startswith(b"HTTP/1.1 ") and b" 200" not in line[:14]:
-                    stream.error = line.decode("latin1").strip()
+            for payload in events.feed(data):
+                if payload == b"[DONE]":
+                    stream.finished = True
+                else:
+                    stream.take(json.loads(payload), now_s)
+    stream.check()
+    return stream
 
 
-def _take(stream: Stream, event: dict[str, Any], at_s: float) -> None:
-    if "error" in event:
-        stream.error = str(event["error"])
-    if usage := event.get("usage"):
-        stream.completion_tokens = usage["completion_tokens"]
-        stream.prompt_tokens = usage["prompt_tokens"]
-        stream.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-    for choice in event.get("choices") or ():
-        if content := (choice.get("delta") or {}).get("content"):
-            stream.deltas_s.append(at_s)
-            stream.text += content
+async def run_round(url: str, bodies: list[bytes], key: str | None = None, limit_s: float = 600.0) -> Round:
+    """All of `bodies` at once, to the end. `SystemExit` if a stream fails: figures of the others would mean nothing."""
+    streams: list[Stream] = []
+    failures: list[str] = []
 
+    async def run_one(body: bytes) -> None:
+        try:
+            streams.append(await run_stream(url, body, key))
+        except (AnswerError, OSError, trio.BrokenResourceError) as error:
+            failures.append(str(error))
+            nursery.cancel_scope.cancel()
 
-async def run_round(url: str, bodies: list[bytes], key: str | None = None) -> Round:
-    """All of `bodies` at once, to the end."""
-    streams = [Stream() for _ in bodies]
-    start_s = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        for body, stream in zip(bodies, streams, strict=True):
-            nursery.start_soon(run_stream, url, body, stream, key)
-    wall_s = trio.current_time() - start_s
-    errors = [stream.error or "no content" for stream in streams if stream.error or not stream.deltas_s]
-    if errors:
-        raise SystemExit(f"{url}: {len(errors)} of {len(streams)} streams failed: {errors[0]}")
-    return Round(streams, wall_s)
+    with trio.move_on_after(limit_s) as limit:
+        async with trio.open_nursery() as nursery:
+            for body in bodies:
+                nursery.start_soon(run_one, body)
+    if limit.cancelled_caught:
+        failures.append(f"it did not end within {limit_s:.0f} s")
+    if failures:
+        raise SystemExit(f"{url}: a stream failed: {failures[0]}")
+    return Round(streams)
 
 
 def percentile(values: list[float], percent: float) -> float:

@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -22,29 +23,37 @@ def free_port() -> int:
 
 
 @contextmanager
-def ours(model: str, *, threads: int, lanes: int, context: int, flags: list[str]) -> Iterator[str]:
+def ours(model: str, *, threads: int, lanes: int, context: int, reuse: bool, flags: list[str]) -> Iterator[str]:
     """trio-server; gives its base URL."""
     command = [sys.executable, "-m", "trio_server", "--model-artifact", model, "--server-bind", "127.0.0.1:0"]
     command += ["--model-threads", str(threads), "--spec-decode-lanes", str(lanes), "--log-level", "warn"]
-    command += ["--model-max-context", str(context), "--log-format", "json", *flags]
+    command += ["--model-max-context", str(context), "--log-format", "json"]
+    command += [*([] if reuse else ["--reuse-prompt", "false"]), *flags]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
         assert process.stderr is not None
+        said = ""
         for line in process.stderr:
+            said += line
             if found := re.search(r"ready: (\S+)", line):
+                # Whatever it says later must not fill the pipe.
+                threading.Thread(target=process.stderr.read, daemon=True).start()
                 yield found.group(1)
                 return
-        raise SystemExit("trio-server did not start")
+        raise SystemExit(f"trio-server did not start: {said.strip()}")
     finally:
         _stop(process)
 
 
 @contextmanager
-def llama_server(binary: str, model: str, *, threads: int, lanes: int, context: int, flags: list[str]) -> Iterator[str]:
+def llama_server(
+    binary: str, model: str, *, threads: int, lanes: int, context: int, reuse: bool, flags: list[str]
+) -> Iterator[str]:
     """llama.cpp's own server; gives its base URL."""
     port = free_port()
     command = [binary, "-m", model, "--host", "127.0.0.1", "--port", str(port), "--no-webui", "-lv", "1"]
-    command += ["-t", str(threads), "-tb", str(threads), "--parallel", str(lanes), "-c", str(context * lanes), *flags]
+    command += ["-t", str(threads), "-tb", str(threads), "--parallel", str(lanes), "-c", str(context * lanes)]
+    command += [*([] if reuse else ["--no-cache-prompt"]), *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_until_healthy(f"http://127.0.0.1:{port}/health", process)

@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the documentation of this tree, whatever version is installed
 
 from trio_server.config.help import fields_markdown  # noqa: E402
+from trio_server.observe.events import EVENTS  # noqa: E402
+from trio_server.observe.formatters import SEVERITIES  # noqa: E402
 from trio_server.wire.errors import CATALOGUE  # noqa: E402
 
 
@@ -26,6 +28,15 @@ def errors_markdown() -> str:
     retry = {True: "yes", False: "no", None: "the client's own rule"}
     lines = ["| Code | Status | Type | Retry |", "|---|---|---|---|"]
     lines += [f"| `{row.code}` | {row.status} | `{row.type}` | {retry[row.retry]} |" for row in CATALOGUE.values()]
+    return "\n".join(lines) + "\n"
+
+
+def events_markdown() -> str:
+    """Every log event as a table, in the order of its declaration."""
+    lines = ["| Event | Level | Sentence | Attributes |", "|---|---|---|---|"]
+    for event in EVENTS.values():
+        attributes = " ".join(f"`{name}`" for name in event.attributes.values())
+        lines.append(f"| `{event.name}` | {SEVERITIES[event.level][0]} | {event.body} | {attributes} |")
     return "\n".join(lines) + "\n"
 
 
@@ -41,6 +52,7 @@ class Section:
 SECTIONS = (
     Section("configuration.md", "fields", fields_markdown),
     Section("errors.md", "errors", errors_markdown),
+    Section("logging.md", "events", events_markdown),
 )
 
 

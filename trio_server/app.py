@@ -163,8 +163,8 @@ def _not_found(request: Request) -> ApiError:
 
 
 def _check_path(request: Request) -> None:
-    """An encoded slash would be decoded before routing, so one path could pass for another."""
-    if b"%2f" in request.scope.get("raw_path", b"").lower():
+    """An encoded slash is decoded before routing and leading ones are dropped, so one path could pass for another."""
+    if b"%2f" in request.scope.get("raw_path", b"").lower() or "//" in request.scope["path"]:
         raise _not_found(request)
 
 

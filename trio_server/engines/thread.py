@@ -34,8 +34,10 @@ class Engine(Protocol[C, E]):
         """Whether there is a step to do without a new command."""
         ...
 
-    def step(self, commands: list[C]) -> list[E]:
-        """Take `commands` in order, do one bounded piece of work, return what happened."""
+    def step(self, commands: list[C], deliver: Callable[[list[E]], None]) -> None:
+        """Take `commands` in order and do one bounded piece of work. What happened goes to `deliver`, in one call as a
+        rule, best right before a native call that releases the GIL, so that the trio side runs beside it.
+        """
         ...
 
     def close(self) -> None:
@@ -152,15 +154,16 @@ class EngineThread(Generic[C, E]):
                     return
                 commands.append(command)
             self._working_since = time.monotonic()
-            events = engine.step(commands)
+            engine.step(commands, self._send)
             self._working_since = None
-            if events:
-                self._call_trio(self._deliver, events)
 
     def _failed(self, error: BaseException) -> None:
         # A step that `interrupt` cut short raises; that is no crash. The first error is the cause of the others.
         if not self._stopping and self.error is None:
             self.error = error
+
+    def _send(self, events: list[E]) -> None:
+        self._call_trio(self._deliver, events)
 
     def _end(self) -> None:
         self._ended.set()

@@ -100,4 +100,7 @@ MODEL_LOAD_FAILED = _declare("model.load.failed", ERROR, "model failed to load",
 ENGINE_FAILED = _declare("engine.failed", ERROR, "engine failed", f"engine {_EXCEPTION}")
 ENGINE_WEDGED = _declare("engine.wedged", ERROR, "an engine has been sitting in one step for a minute", "engine")
 LOG_DROPPED = _declare("log.dropped", WARN, "log lines were dropped", "count severity")
-DEPENDENCY_LOG = _declare("dependency.log", INFO, "", "dependency_name text")
+# Comes with the level and the words of its source.
+DEPENDENCY_LOG = _declare(
+    "dependency.log", DEBUG, "what a library says; warnings and errors as such", "dependency_name"
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -41,12 +42,12 @@ def _clean(value: Any) -> Any:
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
-        return round(value, 3)
+        return round(value, 3) if math.isfinite(value) else str(value)
     return redact(str(value))
 
 
 def format_json(record: Record, resource: Mapping[str, str]) -> str:
-    """One JSON object on one line."""
+    """One JSON object on one line. Plain ASCII, so that no reader finds a line's end or half a character in it."""
     severity, number = SEVERITIES[record.level]
     line: dict[str, Any] = {
         "timestamp": datetime.fromtimestamp(record.time_s, UTC)
@@ -64,7 +65,7 @@ def format_json(record: Record, resource: Mapping[str, str]) -> str:
         attributes["request.id"] = record.request_id
     line["attributes"] = attributes
     line["resource"] = resource
-    return json.dumps(line, ensure_ascii=False)
+    return json.dumps(line)
 
 
 def _escape(text: str) -> str:

@@ -12,16 +12,17 @@ import os
 import secrets
 import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final, TextIO
 
 from trio_server.observe import events
 from trio_server.observe.events import DEBUG, ERROR, INFO, TRACE, WARN, Event
+from trio_server.observe.exceptions import LONGEST_MESSAGE, message_of, stacktrace_of
 from trio_server.observe.formatters import Record, format_json, format_pretty
 from trio_server.observe.redaction import RateLimitedByKey
 
@@ -41,7 +42,6 @@ __all__ = [
 LEVELS: Final = {"trace": TRACE, "debug": DEBUG, "info": INFO, "warn": WARN, "warning": WARN, "error": ERROR}
 QUEUE_RECORDS: Final = 8192
 FLUSH_LIMIT_S: Final = 2.0
-LONGEST_MESSAGE: Final = 500
 
 request_id: ContextVar[str | None] = ContextVar("trio_server_request_id", default=None)
 """The id of the request that this task serves: 32 hex digits, not all zero; also the trace id."""
@@ -64,35 +64,38 @@ class LogOptions:
 class _Backlog:
     """The bounded queue: drops TRACE and DEBUG first, oldest first, then INFO; never WARN or ERROR.
 
-    Invariant: without WARN and ERROR records it holds at most `limit`.
+    Invariant: without WARN and ERROR records it holds at most `limit`. A queue for each worth, so that a full backlog
+    costs the caller no search; the numbers that records come in with give them their order back.
     """
 
     def __init__(self, limit: int = QUEUE_RECORDS) -> None:
         self._limit = limit
-        self._records: deque[Record] = deque()
+        self._queues: tuple[deque[tuple[int, Record]], ...] = (deque(), deque(), deque())
+        self._number = 0
         self._changed = threading.Condition()
         self._closed = False
         self._dropped: dict[int, int] = {}
 
     def put(self, record: Record) -> None:
+        worth = 0 if record.level <= DEBUG else 1 if record.level <= INFO else 2
         with self._changed:
-            if len(self._records) >= self._limit and not self._make_room(record.level):
-                self._dropped[record.level] = self._dropped.get(record.level, 0) + 1
+            if sum(map(len, self._queues)) >= self._limit and not self._make_room(worth):
+                self._count_dropped(record)
                 return
-            self._records.append(record)
+            self._queues[worth].append((self._number, record))
+            self._number += 1
             self._changed.notify()
 
-    def _make_room(self, level: int) -> bool:
-        """Drop the oldest record of the least worth, unless that is worth more than one of `level`."""
-        for worth in (DEBUG, INFO):
-            for index, record in enumerate(self._records):
-                if record.level <= worth:
-                    del self._records[index]
-                    self._dropped[record.level] = self._dropped.get(record.level, 0) + 1
-                    return True
-            if level <= worth:
-                return False
-        return True  # nothing but warnings and errors: those are kept beyond the limit
+    def _make_room(self, worth: int) -> bool:
+        """Drop the oldest record of the least worth, unless that is worth more than the new one."""
+        for droppable in self._queues[: min(worth, 1) + 1]:
+            if droppable:
+                self._count_dropped(droppable.popleft()[1])
+                return True
+        return worth == 2  # nothing but warnings and errors: those are kept beyond the limit
+
+    def _count_dropped(self, record: Record) -> None:
+        self._dropped[record.level] = self._dropped.get(record.level, 0) + 1
 
     def close(self) -> None:
         with self._changed:
@@ -102,20 +105,21 @@ class _Backlog:
     def take(self) -> tuple[list[Record], dict[int, int], bool]:
         """Everything queued, what was dropped since the last call, and whether this is the end. Waits without a timer."""
         with self._changed:
-            while not self._records and not self._closed:
+            while not any(self._queues) and not self._closed:
                 self._changed.wait()
-            records, dropped = list(self._records), self._dropped
-            self._records.clear()
+            records, dropped = [record for _, record in sorted(chain(*self._queues))], self._dropped
+            for kept in self._queues:
+                kept.clear()
             self._dropped = {}
             return records, dropped, self._closed
 
 
 class _Writer:
-    """The logging thread and its stream."""
+    """The logging thread and its stream; none when standard output was closed before the start."""
 
-    def __init__(self, options: LogOptions, stream: TextIO) -> None:
-        self._stream: TextIO | None = stream
-        terminal = options.path is None and stream.isatty()
+    def __init__(self, options: LogOptions, stream: TextIO | None) -> None:
+        self._stream = stream
+        terminal = options.path is None and _is_terminal(stream)
         self.pretty = options.format == "pretty" or (options.format == "auto" and terminal)
         self._colour = terminal and "NO_COLOR" not in os.environ
         self._resource = {
@@ -144,6 +148,12 @@ class _Writer:
             self._write("".join(f"{self._format(record)}\n" for record in records))
 
     def _format(self, record: Record) -> str:
+        try:
+            return self._line(record)
+        except Exception as error:  # noqa: BLE001 - one odd value must not end the log
+            return self._line(replace(record, attributes={"exception.type": type(error).__qualname__}))
+
+    def _line(self, record: Record) -> str:
         if self.pretty:
             return format_pretty(record, colour=self._colour)
         return format_json(record, self._resource)
@@ -152,7 +162,10 @@ class _Writer:
         if self._stream is None or not text:
             return
         try:
-            self._stream.write(text)
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError as error:  # a terminal that is not UTF-8
+                self._stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
             self._stream.flush()
         except (OSError, ValueError):  # a closed standard output ends the log, not the server
             self._stream = None
@@ -192,8 +205,8 @@ def emit_exception(event: Event, error: BaseException, /, **attributes: Any) -> 
     emit(
         event,
         exception_type=type(error).__qualname__,
-        exception_message=str(error)[:LONGEST_MESSAGE],
-        exception_stacktrace="".join(traceback.format_exception(error))[-16384:],
+        exception_message=message_of(error),
+        exception_stacktrace=stacktrace_of(error),
         **attributes,
     )
 
@@ -208,14 +221,22 @@ def dependency(name: str, level: str, text: str) -> None:
 
 def set_level(level: str) -> None:
     """Change the least severe level written, while the log runs."""
-    global _threshold
     if _writer is not None:
-        _threshold = LEVELS[level.lower()]
+        _apply_level(level)
+
+
+def _apply_level(level: str) -> None:
+    global _threshold
+    _threshold = LEVELS[level.lower()]
+    # What libraries say below a warning is debug here, and so not even made at other levels.
+    logging.getLogger().setLevel(logging.DEBUG if _threshold <= DEBUG else logging.WARNING)
 
 
 def announce(text: str) -> None:
     """A plain line outside the log: on standard output beside pretty logs, on standard error beside JSON."""
-    stream = sys.stdout if _writer is not None and _writer.pretty else sys.stderr
+    stream: TextIO | None = sys.stdout if _writer is not None and _writer.pretty else sys.stderr
+    if stream is None:
+        return
     try:
         stream.write(text + "\n")
         stream.flush()
@@ -230,10 +251,10 @@ class _Bridge(logging.Handler):
         level = "error" if record.levelno >= logging.ERROR else "warn" if record.levelno >= logging.WARNING else "debug"
         try:
             text = record.getMessage()
-        except (TypeError, ValueError):
-            text = str(record.msg)
+        except Exception:  # noqa: BLE001 - a library's broken logging call must not end what it was doing
+            text = f"a log line that cannot be formatted: {record.pathname}:{record.lineno}"
         if record.exc_info and record.exc_info[1] is not None:
-            text += f": {type(record.exc_info[1]).__qualname__}: {record.exc_info[1]}"
+            text += f": {type(record.exc_info[1]).__qualname__}: {message_of(record.exc_info[1])}"
         dependency(record.name, level, text)
 
 
@@ -241,13 +262,14 @@ class _Bridge(logging.Handler):
 def running(options: LogOptions) -> Iterator[None]:
     """Write the log while the block runs, and flush it for at most two seconds at its end. Once at a time."""
     global _writer, _threshold, _requests
-    stream = open(options.path, "a", encoding="utf-8") if options.path is not None else sys.stdout  # noqa: SIM115
+    stream: TextIO | None = sys.stdout
+    if options.path is not None:
+        stream = open(options.path, "a", encoding="utf-8")  # noqa: SIM115
     bridge, root = _Bridge(), logging.getLogger()
     before = root.level, root.handlers[:]
     _writer, _requests = _Writer(options, stream), options.requests
-    _threshold = LEVELS[options.level.lower()]
     root.handlers[:] = [bridge]
-    root.setLevel(logging.DEBUG if _threshold <= DEBUG else logging.WARNING)
+    _apply_level(options.level)
     try:
         yield
     finally:
@@ -257,8 +279,15 @@ def running(options: LogOptions) -> Iterator[None]:
         root.handlers[:] = before[1]
         if writer is not None:
             writer.close()
-        if options.path is not None:
+        if options.path is not None and stream is not None:
             stream.close()
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
 
 
 def _version() -> str:

@@ -10,11 +10,14 @@ import time
 from collections import OrderedDict
 
 MASK = "[redacted]"
+# Each begins where a word does, or behind an escape that ends in a letter or digit, as in a repr or a URL.
 _SECRETS = re.compile(
     r"""(?ix)
-      \b bearer \s+ [^\s"',;]+
-    | \b (?:sk|hf) [-_] [A-Za-z0-9_-]{6,}
-    | \b data: [\w.+-]+ / [\w.+-]+ [^,\s"']* , [^\s"']*
+    (?: \b | (?<= \\[abfnrtv]) | (?<= \\x[0-9a-f]{2}) | (?<= \\u[0-9a-f]{4}) | (?<= %[0-9a-f]{2}) )
+    (?: bearer (?: \s | \\[nrt] | %20 | \+ )+ [^\s"',;]+
+      | (?:sk|hf) [-_] [a-z0-9_-]{6,}
+      | data: (?: [\w.+-]{1,99} / [\w.+-]{1,99} )? (?: ; [^,\s"']{0,99} )? , [^\s"']*
+    )
     """
 )
 

@@ -15,10 +15,17 @@ from typing import Any, Final
 from trio_server.wire import sse
 
 SMALLEST_LOGPROB: Final = -9999.0
+# JSON allows these raw in a string, but many clients' readers of event streams take them for the end of a line.
+_LINE_ENDS: Final = {ord(character): f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
+
+
+def _one_line(text: str) -> bytes:
+    """Serialized JSON as UTF-8 that no reader can take for more than one line."""
+    return (text if text.isascii() else text.translate(_LINE_ENDS)).encode("utf-8")
 
 
 def _compact(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    return _one_line(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,8 @@ def logprob_entry(piece: bytes, logprob: float, top: Sequence[tuple[bytes, float
 def _scored(piece: bytes, logprob: float) -> dict[str, Any]:
     return {
         "token": piece.decode("utf-8", "replace"),
-        "logprob": max(logprob, SMALLEST_LOGPROB),
+        # So written that NaN, which JSON cannot say, becomes the smallest as well.
+        "logprob": logprob if logprob > SMALLEST_LOGPROB else SMALLEST_LOGPROB,
         "bytes": list(piece),
     }
 
@@ -115,7 +123,7 @@ class ChunkStream:
     def content(self, text: str, logprobs: Sequence[dict[str, Any]] | None = None) -> bytes:
         """A piece of the answer, never empty."""
         if logprobs is None:
-            return self._before_text + encode_basestring(text).encode("utf-8") + self._after_text
+            return self._before_text + _one_line(encode_basestring(text)) + self._after_text
         return self._choice({"content": text}, _logprobs(logprobs), None)
 
     def finish(self, finish_reason: str) -> bytes:

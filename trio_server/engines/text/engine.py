@@ -17,9 +17,10 @@ from itertools import count
 import trio
 
 from trio_server.engines.text import llama
-from trio_server.engines.text.generation import Event, Failed, Finished, Generation, Sampling
+from trio_server.engines.text.generation import Event, Failed, Finished, Generation
 from trio_server.engines.text.loop import Cancel, Command, Submit, TextLoop
 from trio_server.engines.text.pacing import Pacing
+from trio_server.engines.text.padding import BLOCK_TOKENS, measure
 from trio_server.engines.text.prefix_cache import PrefixCache
 from trio_server.engines.thread import Engine, EngineError, EngineThread
 
@@ -134,7 +135,7 @@ class TextEngine:
 
     async def _warm_up(self) -> None:
         prompt = (max(self._vocabulary.bos, 0),)
-        with self.generating(Generation(self.new_id(), prompt, 2, Sampling(), ignore_eos=True)) as events:
+        with self.generating(Generation(self.new_id(), prompt, 2, ignore_eos=True, retain=False)) as events:
             async for event in events:
                 if isinstance(event, Failed):
                     raise EngineError(f"the warm-up failed: {event.message}")
@@ -208,8 +209,8 @@ class TextEngine:
                 llama.ContextOptions(
                     sequences=options.lanes,
                     tokens_per_sequence=max_context,
-                    # Room for a full chunk beside one token of every lane.
-                    batch_tokens=options.prefill_chunk + options.lanes,
+                    # Room for a full chunk beside one token of every lane, and for some padding.
+                    batch_tokens=options.prefill_chunk + options.lanes + BLOCK_TOKENS,
                     threads=options.threads,
                     threads_batch=options.threads_batch,
                     kv_format=options.kv_format,
@@ -230,16 +231,18 @@ class TextEngine:
             name,
             model.size_bytes,
         )
+        measured = measure(context)
         return TextLoop(
             context,
             model.vocabulary,
-            pacing=Pacing(options.prefill_chunk, options.decode_share_percent),
+            pacing=Pacing(options.prefill_chunk, options.decode_share_percent, measured.prompt_token_s),
             cache=PrefixCache(
                 options.lanes,
                 enabled=options.reuse_prompt and model.memory_can_be_cut,
                 copy_at_least=options.prefill_chunk,
             ),
             memory_can_be_cut=model.memory_can_be_cut,
+            block=measured.block,
             on_close=model.close,
         )
 

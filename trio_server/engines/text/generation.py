@@ -54,6 +54,7 @@ class Generation:
     top_logprobs: int | None = None
     ignore_eos: bool = False
     agent: bool = False
+    retain: bool = True  # keep the KV state for later prompts
 
 
 @dataclass(frozen=True, slots=True)

@@ -349,6 +349,11 @@ class Batch:
     def _address(array: npt.NDArray[Any], pointer_type: Any) -> Any:
         return ctypes.cast(array.ctypes.data, pointer_type)
 
+    @property
+    def room(self) -> int:
+        """How many more tokens fit."""
+        return self.capacity - self.count
+
     def clear(self) -> None:
         self.count = 0
 

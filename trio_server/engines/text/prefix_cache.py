@@ -13,8 +13,12 @@ from itertools import count
 
 import numpy as np
 
-SMALLEST_MATCH_TOKENS = 32
-"""A shorter match is not worth giving up a better-kept sequence for."""
+KEPT_WORTH = 0.2
+"""What a kept token is worth against one that need not be prefilled now, on the sequence used last; it falls evenly to
+next to nothing on the one used longest ago, and an agent's is worth half."""
+
+EXTRA_PASS_TOKENS = 64
+"""What a sequence away from the running ones costs, in prompt tokens: llama.cpp puts only neighbours into one pass."""
 
 
 def common_prefix(held: array[int], prompt: array[int]) -> int:
@@ -69,37 +73,42 @@ class PrefixCache:
         free = [kept for kept in self.kept if not kept.busy]
         if not free:
             raise LookupError("no sequence is free")
-        best, best_match = free[0], 0
-        donor, donor_match = None, 0
-        if self._enabled:
-            wanted = token_array(prompt[:-1])
-            for kept in self.kept:
-                match = common_prefix(kept.tokens, wanted)
-                if not kept.busy and match > best_match:
-                    best, best_match = kept, match
-                elif kept.busy and match > donor_match:
-                    donor, donor_match = kept, match
-        if best_match < SMALLEST_MATCH_TOKENS:
-            best = min(free, key=self._eviction_order)
-            best_match = common_prefix(best.tokens, wanted) if self._enabled else 0
-        if donor is not None and donor_match >= best_match + self._copy_at_least:
-            target = min(free, key=self._eviction_order)
-            placement = Placement(target.sequence, donor_match, donor.sequence)
-            chosen, tokens = target, donor.tokens[:donor_match]
-        else:
-            placement = Placement(best.sequence, best_match)
-            chosen, tokens = best, best.tokens[:best_match]
+        matches = self._matches(prompt)
+        chosen = max(
+            free, key=lambda kept: (self._score(kept, matches[kept.sequence]), -kept.last_used, -kept.sequence)
+        )
+        placement = Placement(chosen.sequence, matches[chosen.sequence])
+        tokens = chosen.tokens[: placement.keep]
+        donor = max((kept for kept in self.kept if kept.busy), key=lambda kept: matches[kept.sequence], default=None)
+        if donor is not None and matches[donor.sequence] >= placement.keep + self._copy_at_least:
+            chosen = max(free, key=lambda kept: (self._score(kept, 0), -kept.last_used, -kept.sequence))
+            placement = Placement(chosen.sequence, matches[donor.sequence], donor.sequence)
+            tokens = donor.tokens[: placement.keep]
         chosen.tokens = tokens
         chosen.busy = True
         chosen.agent = agent
         chosen.last_used = next(self._clock)
         return placement
 
-    @staticmethod
-    def _eviction_order(kept: Kept) -> tuple[bool, bool, int, int]:
-        # Empty ones first, in order, so that running sequences stay neighbours (separate KV streams batch only
-        # neighbours); then an agent's before an interactive one's, then the least recently used.
-        return (len(kept.tokens) > 0, not kept.agent, kept.last_used, kept.sequence)
+    def _matches(self, prompt: Sequence[int]) -> list[int]:
+        """How much of the prompt each sequence holds, the last prompt token left out: it is always evaluated."""
+        if not self._enabled:
+            return [0] * len(self.kept)
+        wanted = token_array(prompt[:-1])
+        return [common_prefix(kept.tokens, wanted) for kept in self.kept]
+
+    def _score(self, kept: Kept, match: int) -> float:
+        """How good a place a free sequence is, in prompt tokens: saved, less what is given up, less an extra pass."""
+        return match - self._worth(kept) * (len(kept.tokens) - match) - EXTRA_PASS_TOKENS * self._apart(kept.sequence)
+
+    def _worth(self, kept: Kept) -> float:
+        older = sum(1 for other in self.kept if other.last_used < kept.last_used)
+        return KEPT_WORTH * (older + 1) / len(self.kept) * (0.5 if kept.agent else 1.0)
+
+    def _apart(self, sequence: int) -> int:
+        """1 when sequences run and none of them is a neighbour of this one."""
+        neighbours = self.kept[max(0, sequence - 1) : sequence + 2]
+        return int(any(kept.busy for kept in self.kept) and not any(kept.busy for kept in neighbours))
 
     def append(self, sequence: int, tokens: Iterable[int]) -> None:
         """`tokens` are in the KV memory of `sequence` now."""
@@ -120,6 +129,6 @@ class PrefixCache:
         candidates = [kept for kept in self.kept if not kept.busy and kept.tokens]
         if not candidates:
             return None
-        victim = min(candidates, key=self._eviction_order)
+        victim = min(candidates, key=lambda kept: (self._worth(kept) * len(kept.tokens), kept.last_used))
         del victim.tokens[:]
         return victim.sequence

@@ -1,33 +1,57 @@
 """The model's own chat template, rendered in a sandbox with limits (chat page, section 7.4). Pure; any thread may render.
 
-The environment is the one that templates are written for: Jinja with trimmed blocks, loop controls, `raise_exception`,
-`strftime_now` and a `tojson` without HTML escapes. What the limits cannot interrupt is in docs/adr/0004-jinja-sandbox.md.
+The environment is the one that templates are written for (Hugging Face's `apply_chat_template`): Jinja with trimmed blocks,
+loop controls, `{% generation %}`, `raise_exception`, `strftime_now` and a `tojson` without HTML escapes. A template comes with
+a model file, so it may be slow or greedy, by mistake or not: every loop turn, call, lookup, operator and filter looks at the
+deadline, and whatever makes a large value out of small ones is measured before it is made. docs/adr/0004-jinja-sandbox.md
+says what that leaves. Which messages go in is `policies.py`'s business; `models/load.py` and the probes at load call this.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import re
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import BuiltinMethodType
 from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 RENDER_LIMIT_S = 5.0
-OUTPUT_LIMIT_CHARACTERS = 64 * 1024 * 1024
-_LARGEST_STRING = OUTPUT_LIMIT_CHARACTERS
+OUTPUT_LIMIT_BYTES = 64 * 1024 * 1024
+LARGEST_TEXT = OUTPUT_LIMIT_BYTES
+"""Characters of any text a template builds on the way."""
+LARGEST_LIST = 1_000_000
+LARGEST_NUMBER_BITS = 4096
+LONGEST_MESSAGE = 1000
+_WIDEST_INDENT = 16
+_JINJA_NAMED = ("_loop_vars", "_block_vars")  # what Jinja adds to a call for itself
+_ITEM_CHARACTERS = 16  # what an item of a container is counted for beside its text
 
-_deadline_s: ContextVar[float] = ContextVar("render_deadline_s")
+# A field as wide as five digits say, or as wide as an argument says. No template for a person's eyes has one.
+_WIDE_PERCENT = re.compile(r"%(?:\([^)]*\))?[^%a-zA-Z]*?(?:\d{5}|\*)")
+_WIDE_BRACES = re.compile(r"\{[^{}]*:[^{}]*(?:\d{5}|\{)")
 
 
 class RenderFailed(Exception):
-    """The template refused the conversation, or ran into a limit; the message is fit for the client."""
+    """The template cannot render these messages, or ran into a limit; the message is fit for the client.
+
+    `refused`: the template itself said so, with `raise_exception`.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message[:LONGEST_MESSAGE])
+        self.refused = refused
 
 
 class TemplateInvalid(Exception):
@@ -42,58 +66,279 @@ class _Limit(Exception):
     """The render ran into a limit."""
 
 
-def _check_deadline() -> None:
-    if time.monotonic() > _deadline_s.get():
-        raise _Limit(f"it ran for more than {RENDER_LIMIT_S:g} s")
+class _Running(threading.local):
+    """The render that this thread is at. A render never leaves its thread and never starts another."""
+
+    limit_s = RENDER_LIMIT_S
+    ends_s = float("inf")
+
+
+_running = _Running()
+
+
+@contextmanager
+def _within(limit_s: float) -> Iterator[None]:
+    _running.limit_s, _running.ends_s = limit_s, time.monotonic() + limit_s
+    try:
+        yield
+    finally:
+        _running.ends_s = float("inf")
+
+
+def _check_time() -> None:
+    if time.monotonic() > _running.ends_s:
+        raise _Limit(f"it ran for more than {_running.limit_s:g} s")
+
+
+def _check_size(size: int, limit: int = LARGEST_TEXT) -> None:
+    if size > limit:
+        raise _Limit("it builds a value that is too large")
+
+
+# Sizes, each at least what the operation makes.
+
+
+def _printed(value: Any) -> int:
+    """At least the length of `str(value)`. A container shared many times over counts each time, as it prints each time."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    size, waiting = 0, [value]
+    while waiting:
+        value = waiting.pop()
+        size += _ITEM_CHARACTERS
+        if isinstance(value, str | bytes):
+            size += len(value)
+        elif isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            waiting += value
+        else:
+            continue
+        _check_time()
+        _check_size(size + len(waiting) * _ITEM_CHARACTERS)
+    return size
+
+
+def _padded(text: Any, width: int = 80, *_: Any) -> int:
+    return max(_printed(text), width)
+
+
+def _indented(text: Any, width: int | str = 4, *_: Any, **__: Any) -> int:
+    return _printed(text) + (str(text).count("\n") + 1) * (len(width) if isinstance(width, str) else width)
+
+
+def _tabbed(text: Any, tabsize: int = 8) -> int:
+    return len(text) * max(tabsize, 1)
+
+
+def _replaced(text: Any, old: Any, new: Any, *_: Any, **__: Any) -> int:
+    text = text if isinstance(text, str | bytes) else str(text)
+    return len(text) + int(text.count(old)) * _printed(new)
+
+
+def _joined(separator: Any, items: Any) -> int:
+    if isinstance(items, str):
+        return len(items) * (1 + _printed(separator))
+    return sum((_printed(item) + _printed(separator) for item in items), 0) if isinstance(items, Collection) else 0
+
+
+def _joined_filter(items: Any, d: Any = "", *_: Any, **__: Any) -> int:
+    return _joined(d, items)
+
+
+def _wrapped(text: Any, *arguments: Any, wrapstring: str | None = None, **_: Any) -> int:
+    wrapstring = arguments[2] if len(arguments) > 2 else wrapstring
+    return len(text) * (1 + len(wrapstring or "\n"))
+
+
+def _summed(items: Any, attribute: Any = None, start: Any = 0) -> int:
+    # Python adds lists up one by one, copying what it has: the cost of a sum of lists is the square of their number.
+    return 0 if isinstance(start, int | float) else len(items) ** 2
+
+
+def _percent(layout: Any, *values: Any, **named: Any) -> int:
+    return _filled(layout, "%", _WIDE_PERCENT.search(str(layout)), (*values, *named.values()))
+
+
+def _braces(layout: Any, *values: Any, **named: Any) -> int:
+    return _filled(layout, "{", _WIDE_BRACES.search(str(layout).replace("{{", "")), (*values, *named.values()))
+
+
+def _filled(layout: Any, mark: str, wide: object, values: Iterable[Any]) -> int:
+    if wide:
+        raise _Limit("it formats with a very wide field")
+    return _printed(layout) + str(layout).count(mark) * max(map(_printed, values), default=0)
+
+
+_METHODS: dict[str, Callable[..., int]] = {
+    "center": _padded,
+    "expandtabs": _tabbed,
+    "format": _braces,
+    "format_map": _braces,
+    "join": _joined,
+    "ljust": _padded,
+    "replace": _replaced,
+    "rjust": _padded,
+    "zfill": _padded,
+}
+
+_FILTERS: dict[str, Callable[..., int]] = {
+    "batch": lambda _, linecount, *__, **___: int(linecount) * _ITEM_CHARACTERS,
+    "center": _padded,
+    "format": _percent,
+    "indent": _indented,
+    "join": _joined_filter,
+    "pprint": lambda value: _printed(value) * 4,
+    "replace": _replaced,
+    "slice": lambda _, slices, *__, **___: int(slices) * _ITEM_CHARACTERS,
+    "string": _printed,
+    "sum": _summed,
+    "wordwrap": _wrapped,
+}
+
+
+def _measured_call(
+    size: Callable[..., int] | None, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Check what a call would make. Gives its arguments back, with iterators, which cannot be looked into, as lists."""
+    if size is None:
+        return arguments
+    arguments = tuple(list(value) if isinstance(value, Iterator) else value for value in arguments)
+    _check_size(size(*arguments, **named))
+    return arguments
+
+
+def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that looks at the clock, at the size of what it is about to make, and at the size of what it made."""
+    size = _FILTERS.get(name)
+    skipped = 1 if hasattr(function, "jinja_pass_arg") else 0  # Jinja's own first argument
+
+    @functools.wraps(function)  # carries Jinja's marks over too
+    def guarded(*arguments: Any, **named: Any) -> Any:
+        _check_time()
+        result = function(*arguments[:skipped], *_measured_call(size, arguments[skipped:], named), **named)
+        if isinstance(result, str):
+            _check_size(len(result))
+        return result
+
+    return guarded
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Every call, lookup and arithmetic step passes here, so the deadline is looked at wherever a template can loop."""
+    """Every call, lookup and operator of a template comes through here, and every turn of its loops (`_instrument`)."""
 
-    intercepted_binops = frozenset({"*", "**", "+"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
-    def call(self, context: Any, target: Any, /, *args: Any, **kwargs: Any) -> Any:
-        _check_deadline()
-        return super().call(context, target, *args, **kwargs)
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[loopcontrols, _GenerationBlocks],
+            autoescape=False,
+            finalize=_measured,
+        )
+        self.filters["tojson"] = _to_json
+        self.filters = {name: _guarded(name, function) for name, function in self.filters.items()}
+        del self.globals["lipsum"]
+        self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+
+    @staticmethod
+    def turn() -> None:
+        """Called on each turn of a loop; `call` has looked at the clock already."""
+
+    @staticmethod
+    def tilde(*values: Any) -> str:
+        """The `~` operator."""
+        _check_size(sum(map(_printed, values)))
+        return "".join(map(str, values))
+
+    @staticmethod
+    def concat(pieces: Iterable[str]) -> str:
+        """What the bodies of macros, blocks and `{% set %}…{% endset %}` are put together with."""
+        pieces = pieces if isinstance(pieces, list) else list(pieces)
+        _check_size(sum(map(len, pieces)))
+        return "".join(pieces)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if attr in ("translate", "to_bytes") and isinstance(value, BuiltinMethodType):
+            return False  # large values out of small ones, and no template needs them
+        return super().is_safe_attribute(obj, attr, value)
+
+    def call(self, context: Context, function: Any, /, *arguments: Any, **named: Any) -> Any:
+        _check_time()
+        # Jinja puts a function of its own in the place of str.format.
+        method = getattr(function, "__wrapped__", function)
+        if isinstance(method, BuiltinMethodType) and isinstance(method.__self__, str | bytes):
+            size = _METHODS.get(method.__name__)
+            plain = {name: value for name, value in named.items() if name not in _JINJA_NAMED}
+            arguments = _measured_call(size, (method.__self__, *arguments), plain)[1:]
+        result = super().call(context, function, *arguments, **named)
+        if isinstance(result, str):
+            _check_size(len(result))
+        return result
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        _check_deadline()
+        _check_time()
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        _check_deadline()
+        _check_time()
         return super().getitem(obj, argument)
 
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        _check_deadline()
-        if operator == "**":
-            raise _Limit("it raises numbers to powers")
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        _check_time()
         if operator == "*":
-            for text, times in ((left, right), (right, left)):
-                if (
-                    isinstance(text, str | list | tuple)
-                    and isinstance(times, int)
-                    and len(text) * times > _LARGEST_STRING
-                ):
-                    raise _Limit("it builds a value that is too large")
-        if (
-            operator == "+"
-            and isinstance(left, str)
-            and isinstance(right, str)
-            and len(left) + len(right) > _LARGEST_STRING
-        ):
-            raise _Limit("it builds a value that is too large")
+            _check_product(left, right)
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            _check_size(left.bit_length() * right, LARGEST_NUMBER_BITS)
+        elif operator == "%" and isinstance(left, str | bytes):
+            _check_size(_percent(left, *(right if isinstance(right, tuple) else (right,))))
+        elif operator == "+" and isinstance(left, str | bytes | list | tuple):
+            _check_size(len(left) + len(right), _limit_of(left))
         return super().call_binop(context, operator, left, right)
 
 
+def _limit_of(sequence: Any) -> int:
+    return LARGEST_TEXT if isinstance(sequence, str | bytes) else LARGEST_LIST
+
+
+def _check_product(left: Any, right: Any) -> None:
+    if isinstance(left, int) and isinstance(right, int):
+        _check_size(left.bit_length() + right.bit_length(), LARGEST_NUMBER_BITS)
+    for sequence, times in ((left, right), (right, left)):
+        if isinstance(times, int) and isinstance(sequence, str | bytes | list | tuple):
+            _check_size(len(sequence) * times, _limit_of(sequence))
+
+
+def _measured(value: Any) -> Any:
+    """What `{{ … }}` is about to print."""
+    if not isinstance(value, str):
+        _printed(value)
+    return value
+
+
+def _instrument(tree: nodes.Template) -> None:
+    """Put a call at the head of each loop body, and one into each `~`: the sandbox has no hook for either."""
+
+    def call(name: str, arguments: list[nodes.Expr]) -> nodes.Call:
+        return nodes.Call(nodes.EnvironmentAttribute(name), arguments, [], None, None)
+
+    for loop in list(tree.find_all(nodes.For)):
+        loop.body.insert(0, nodes.ExprStmt(call("turn", []), lineno=loop.lineno))
+    for tilde in list(tree.find_all(nodes.Concat)):
+        tilde.nodes = [call("tilde", tilde.nodes)]
+
+
 class _GenerationBlocks(Extension):
-    """`{% generation %}…{% endgeneration %}`, which marks trainable text and means nothing when serving."""
+    """`{% generation %}…{% endgeneration %}` marks the text to train on. It means nothing here but, as in Hugging Face's
+    own extension, a scope: what is set inside is not seen outside.
+    """
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's own spelling
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        lineno = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=lineno)
 
 
 def _raise_exception(message: Any = "") -> NoReturn:
@@ -101,7 +346,7 @@ def _raise_exception(message: Any = "") -> NoReturn:
 
 
 def _strftime_now(layout: str) -> str:
-    return datetime.now().astimezone().strftime(layout)
+    return datetime.now(UTC).astimezone().strftime(layout)
 
 
 def _to_json(
@@ -111,23 +356,31 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
+    widths = [len(text) for text in separators or ()]
+    if indent is not None:
+        widths.append(indent if isinstance(indent, int) else len(indent))
+    _check_size(max(widths, default=0), _WIDEST_INDENT)
+    _printed(value)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 class ChatTemplate:
-    """A compiled chat template."""
+    """A compiled chat template. Any number of threads may render it at once."""
 
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
-        """Raises `TemplateInvalid` for a syntax error."""
-        environment = _Sandbox(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks], autoescape=False
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+        """`bos_token` and `eos_token` are the texts of the vocabulary's tokens. Raises `TemplateInvalid`."""
+        environment = _Sandbox()
         try:
-            self._template = environment.from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
-            raise TemplateInvalid(str(error)) from error
+            with _within(RENDER_LIMIT_S):
+                tree = environment.parse(source)
+                _instrument(tree)
+                tree.set_environment(environment)
+                code = environment.compile(tree, filename="<chat template>")
+            self._template = jinja2.Template.from_code(environment, code, environment.make_globals(None))
+        except jinja2.TemplateSyntaxError as error:
+            raise TemplateInvalid(f"{error.message} (line {error.lineno})") from error
+        except Exception as error:  # Python's compiler refuses some trees that Jinja's parser takes
+            raise TemplateInvalid(_described(error)) from error
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 
     def render(
@@ -139,39 +392,56 @@ class ChatTemplate:
         limit_s: float = RENDER_LIMIT_S,
         **template_kwargs: Any,
     ) -> str:
-        """The conversation as the model reads it. Raises `RenderFailed`."""
-        reset = _deadline_s.set(time.monotonic() + limit_s)
+        """The conversation as the model reads it. Raises `RenderFailed`, for running longer than `limit_s` among others.
+
+        Blocks for up to `limit_s`, so it belongs in a worker thread. `template_kwargs` are the template's own switches
+        (`enable_thinking` and the like); one that it does not know changes nothing.
+        """
+        values = {
+            **template_kwargs,
+            **self._tokens,
+            "messages": [dict(message) for message in messages],
+            "tools": None if tools is None else list(tools),
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
         try:
-            return self._render(
-                {
-                    **template_kwargs,
-                    **self._tokens,
-                    "messages": list(messages),
-                    "tools": tools,
-                    "add_generation_prompt": add_generation_prompt,
-                }
-            )
+            with _within(limit_s):
+                text = self._output(values)
         except _Refusal as refusal:
-            raise RenderFailed(str(refusal)) from None
+            raise RenderFailed(str(refusal), refused=True) from None
         except _Limit as limit:
             raise RenderFailed(f"the template was stopped: {limit}") from None
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
-            raise RenderFailed(f"{type(error).__name__}: {error}"[:500]) from error
-        except (RecursionError, MemoryError, OverflowError) as error:
-            raise RenderFailed(f"the template was stopped: {type(error).__name__}") from error
-        finally:
-            _deadline_s.reset(reset)
-
-    def _render(self, values: dict[str, Any]) -> str:
-        pieces: list[str] = []
-        size = 0
-        for piece in self._template.generate(values):
-            size += len(piece)
-            if size > OUTPUT_LIMIT_CHARACTERS:
-                raise _Limit("its output is too long")
-            _check_deadline()
-            pieces.append(piece)
-        text = "".join(pieces)
+        except Exception as error:  # a template can raise whatever an expression of it can
+            raise RenderFailed(_described(error)) from error
         if not text.strip():
             raise RenderFailed("the template made nothing of the messages")
         return text
+
+    def _output(self, values: dict[str, Any]) -> str:
+        pieces: list[str] = []
+        size = 0
+        for piece in self._template.generate(values):
+            _check_time()
+            size += len(piece)
+            _check_output(size)
+            pieces.append(piece)
+        text = "".join(pieces)
+        if not text.isascii():
+            try:
+                _check_output(len(text.encode()))
+            except UnicodeEncodeError:
+                # A template may spell a character as two halves, which a tokenizer would not take.
+                text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return text
+
+
+def _check_output(size: int) -> None:
+    if size > OUTPUT_LIMIT_BYTES:
+        raise _Limit(f"its output is over {OUTPUT_LIMIT_BYTES // 1024**2} MiB")
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "the template nests too deep"
+    return f"{type(error).__name__}: {error}"
