@@ -7,6 +7,7 @@ of the server is in it or below.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import secrets
 import signal
@@ -35,6 +36,7 @@ LAST_FRAMES_S = 2.0
 """How long cut requests get to write their error."""
 
 WATCH_EVERY_S = 5.0
+GC_THRESHOLD = 20_000
 
 
 def serve(settings: Settings) -> int:
@@ -121,6 +123,10 @@ class Server:
             self._announce_start(url)
             with self._starting:
                 await self._start_engine(plan, nursery)
+                # What the start made stays; a collection later should not walk it, nor run at every few requests.
+                gc.collect()
+                gc.freeze()
+                gc.set_threshold(GC_THRESHOLD, 20, 20)
                 self._announce_ready(url)
                 task_status.started(url)
             await self._stop_asked.wait()
@@ -144,6 +150,8 @@ class Server:
             write_timeout_s=server.write_timeout,
             max_connections=server.max_connections,
             max_sockets=server.max_sockets,
+            # The listener's own refusals come before any route: they allow every origin, or none.
+            error_headers=((b"access-control-allow-origin", b"*"),) if server.cors_origins == "*" else (),
             drain_limit_s=lambda: self.settings.server.shutdown_grace + 2 * LAST_FRAMES_S,
         )
         try:
@@ -240,7 +248,11 @@ class Server:
         """Let running requests finish within the grace, cut the rest, and give their last frames a moment."""
         self.stopping.set()
         with trio.move_on_after(self.settings.server.shutdown_grace):
-            await self.running.drained()
+            while self.running:
+                with trio.move_on_after(WATCH_EVERY_S):
+                    await self.running.drained()
+                if self.running:
+                    log.emit(events.PROCESS_DRAINING, remaining=len(self.running))
         self._cut = self.running.cut(
             Cut(
                 errors.SERVER_SHUTTING_DOWN.code,

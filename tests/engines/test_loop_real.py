@@ -20,7 +20,9 @@ from trio_server.engines.text.generation import Generation
 from trio_server.engines.text.llama import Context, ContextOptions, LlamaError, Model, ModelOptions
 
 ROOT = Path(__file__).parents[2]
-NEAR_TIE = 0.05
+NEAR_TIE = (
+    0.25  # logits move by up to 0.15 with the shape of a batch: attention in tiles and row by row round differently
+)
 CHUNK = 128
 
 

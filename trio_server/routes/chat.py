@@ -24,7 +24,7 @@ from trio_server.models.caps import ContextLengthExceeded, token_cap
 from trio_server.models.load import Load, Prompt
 from trio_server.models.sampling_rows import resolve
 from trio_server.models.turn import Turn
-from trio_server.routes.body import read_object
+from trio_server.routes.body import read_request
 from trio_server.routes.errors import as_api_error, cut_error, interrupted
 from trio_server.routes.life import RequestLife, current
 from trio_server.routes.models import pin_load
@@ -65,7 +65,7 @@ def blueprint(server: Server) -> Blueprint:
 
     @routes.post("/v1/chat/completions")
     async def complete() -> Response:
-        asked = parse_chat_request(await read_object(server.settings.server.body_timeout))
+        asked = await read_request(parse_chat_request, server.settings.server.body_timeout)
         load = pin_load(server, asked.model)
         check_vocabulary(asked, load.vocabulary.size)
         life = current()

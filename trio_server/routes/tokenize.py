@@ -12,7 +12,7 @@ import trio
 from quart import Blueprint, Response, jsonify
 
 from trio_server.models.load import Prompt
-from trio_server.routes.body import read_object
+from trio_server.routes.body import read_request
 from trio_server.routes.errors import interrupted
 from trio_server.routes.life import current
 from trio_server.routes.models import pin_load
@@ -29,7 +29,7 @@ def blueprint(server: Server) -> Blueprint:
 
     @routes.post("/v1/tokenize")
     async def tokenize() -> Response:
-        asked = parse_tokenize_request(await read_object(server.settings.server.body_timeout))
+        asked = await read_request(parse_tokenize_request, server.settings.server.body_timeout)
         load = pin_load(server, asked.model)
 
         async def count() -> Prompt:
@@ -54,7 +54,7 @@ def blueprint(server: Server) -> Blueprint:
 
     @routes.post("/v1/detokenize")
     async def detokenize() -> Response:
-        asked = parse_detokenize_request(await read_object(server.settings.server.body_timeout))
+        asked = await read_request(parse_detokenize_request, server.settings.server.body_timeout)
         load = pin_load(server, asked.model)
         check_token_ids(asked.token_ids, load.vocabulary.size)
 
