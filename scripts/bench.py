@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import sys
 from collections.abc import Callable
@@ -68,17 +69,27 @@ class Target:
         return figures
 
 
+def lengths(texts: list[str], options: argparse.Namespace) -> list[int]:
+    """The tokens that each stream of a round makes: all the same, or with `--vary` from a quarter to all of them."""
+    most, count = options.max_tokens, len(texts)
+    if not options.vary or count == 1:
+        return [most] * count
+    spread = [round(most * (0.25 + 0.75 * place / (count - 1))) for place in range(count)]
+    random.Random(texts[0]).shuffle(spread)
+    return spread
+
+
 def http_target(name: str, url: str, options: argparse.Namespace, extra: dict[str, Any]) -> Target:
     def run(texts: list[str]) -> Round:
         bodies = [
             body_for(
                 text,
-                max_tokens=options.max_tokens,
+                max_tokens=tokens,
                 temperature=options.temperature,
                 model=options.model,
                 extra=extra,
             )
-            for text in texts
+            for text, tokens in zip(texts, lengths(texts, options), strict=True)
         ]
         return trio.run(partial(run_round, url, bodies, options.key))
 
@@ -177,6 +188,9 @@ def arguments() -> argparse.ArgumentParser:
     load.add_argument("--prompt-words", type=int, default=16)
     load.add_argument("--shared-prefix", action="store_true", help="prompts differ in their last words only")
     load.add_argument("--max-tokens", type=int, default=64)
+    load.add_argument(
+        "--vary", action="store_true", help="streams of different lengths, a quarter to all of --max-tokens"
+    )
     load.add_argument("--temperature", type=float, default=0.0)
     load.add_argument("--model", help="the request's model field")
     load.add_argument(

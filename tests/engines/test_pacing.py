@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from trio_server.engines.text.pacing import (
     ALONE_STEP_S,
+    BURST_OWED_S,
     ROUNDS_PER_STALL,
     SHORT_PROMPT_TOKENS,
     STALL_FACTOR,
@@ -45,17 +46,18 @@ def test_a_share_of_0_is_one_round_per_full_chunk() -> None:
     assert pacing(share=0).divide(4, 4000, 0) == Share(True, 128)
 
 
-def test_short_prompts_come_whole_and_rounds_when_they_are_owed() -> None:
+def test_a_burst_of_short_prompts_comes_whole_and_is_paid_for_in_rounds() -> None:
     made = pacing()
-    assert made.divide(4, 30, 0) == Share(False, 30)
-    made.record(0, 30, 0, 0.030)  # owes a third of it: 10 ms, less than a round
-    assert made.divide(4, 30, 0) == Share(False, 30)
-    made.record(0, 30, 0, 0.030)
-    assert made.divide(4, 30, 0) == Share(True, 30)
-    made.record(4, 30, 0, 0.030 + ROUND_S)
-    assert made.divide(4, 30, 0).decode
-    made.record(4, 0, 0, ROUND_S)
-    assert made.divide(4, 30, 0) == Share(False, 30)
+    taken = []
+    for _ in range(40):
+        share = made.divide(4, 30, 0)
+        assert share in (Share(False, 30), Share(True, 0))
+        taken.append(share.decode)
+        made.record(4 if share.decode else 0, share.prompt_tokens, 0, ROUND_S if share.decode else 0.030)
+    first = taken.index(True)
+    assert first * 0.030 / 3 == pytest.approx(BURST_OWED_S, abs=0.011), "the share owes a third of what prompts took"
+    rounds_s, prompts_s = taken.count(True) * ROUND_S, taken.count(False) * 0.030
+    assert rounds_s / (rounds_s + prompts_s) == pytest.approx(0.25, abs=0.08)  # some is still owed
 
 
 def test_a_long_prompt_is_read_in_small_pieces_beside_the_lanes() -> None:

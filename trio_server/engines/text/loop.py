@@ -17,7 +17,7 @@ from typing import Protocol
 from trio_server.engines.text.generation import Event, Failed, Finished, Generation, Sampling, Started, Token
 from trio_server.engines.text.llama import Context, LlamaError, MemoryFull, Vocabulary
 from trio_server.engines.text.pacing import TILE_TOKENS, Pacing
-from trio_server.engines.text.padding import riders, tail
+from trio_server.engines.text.padding import riders, stragglers_first, tail
 from trio_server.engines.text.prefix_cache import PrefixCache, token_array
 from trio_server.engines.text.sampling import Sampler, log_probabilities
 
@@ -207,6 +207,8 @@ class TextLoop:
         prompts = self._chunks(waiting, share.prompt_tokens, decoding) if share.prompt_tokens else []
         before, behind = self._around(prompts, decoding if share.decode else [])
         extra = self._riders(decoding, block) if share.decode and not prompts else []
+        if not prompts and not extra and block > 1:
+            before = stragglers_first(before, block)
         self._add_decoding(plan, before, extra)
         self._add_prompts(plan, prompts, block)
         self._add_decoding(plan, behind, extra)
@@ -233,7 +235,7 @@ class TextLoop:
         ]
 
     def _add_decoding(self, plan: _Plan, decoding: list[_Lane], extra: list[int]) -> None:
-        """In rising order of sequences, riders included, so that neighbours share a pass."""
+        """As they come, with the riders in their places, so that neighbours in rising order share a pass."""
         for lane in decoding:
             while extra and extra[0] < lane.sequence:
                 self._ride(extra.pop(0), plan)

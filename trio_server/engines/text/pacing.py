@@ -6,8 +6,8 @@ before it, and grows far less in runs of `TILE_TOKENS`, which llama.cpp's attent
 1. Nobody decodes: as many tiles as `prefill_chunk` allows, but aiming at `ALONE_STEP_S`, since a cancel waits for a step.
 2. `decode_share` 0: one decode round per full chunk.
 3. A prompt with at most `SHORT_PROMPT_TOKENS` left is taken whole, for a first token at once. While such prompts follow
-   one another, a decode round is run when the share owes one, and not beside each: the lanes then start closer together,
-   which makes better batches of all that follows.
+   one another, decode rounds wait until the share owes `BURST_OWED_S` of them, and are then run until nothing is owed: the
+   lanes of a burst start together, which makes better batches of all that follows.
 4. A longer prompt is read beside the decoding lanes in one of two ways, whichever reads faster now. Small pieces in every
    step, so small that a gap between two tokens grows to at most about 2.5 times its idle length (or by `UNFELT_STALL_S`).
    Or whole tiles, each of which stalls the lanes, but only once in `ROUNDS_PER_STALL` rounds, so that 19 of 20 gaps keep
@@ -22,6 +22,7 @@ from typing import NamedTuple
 ALONE_STEP_S = 0.5
 STALL_FACTOR = 1.5
 UNFELT_STALL_S = 0.02
+BURST_OWED_S = 0.08
 ROUNDS_PER_STALL = 25
 SHORT_PROMPT_TOKENS = 64
 TILE_TOKENS = 64
@@ -48,6 +49,7 @@ class Pacing:
     _slope_s: dict[bool, float] = field(default_factory=dict)  # what each token before it adds: {in tiles: seconds}
     _decode_step_s: dict[int, float] = field(default_factory=dict)
     _owed_s: float = 0.0
+    _paying: bool = False  # short prompts wait until nothing is owed
     _rounds: int = ROUNDS_PER_STALL  # decode rounds since the last tile or undecoded step
 
     def divide(self, ready: int, remaining: int, position: int) -> Share:
@@ -64,7 +66,8 @@ class Pacing:
             return Share(True, most)
         round_s = self.decode_step_s(ready)
         if remaining <= SHORT_PROMPT_TOKENS:
-            return Share(self._owed_s >= (round_s or 0.0), most)
+            self._paying = self._owed_s > 0 if self._paying else self._owed_s >= BURST_OWED_S
+            return Share(True, 0) if self._paying else Share(False, most)
         if round_s is None:
             return Share(True, min(most, TILE_TOKENS))
         piece = self._piece(round_s, position)
@@ -109,7 +112,7 @@ class Pacing:
         """A step took `elapsed_s`: `decoded` lanes, and `prompt_tokens` of a prompt from `position` on."""
         round_s = (self.decode_step_s(decoded) or elapsed_s) if decoded else 0.0
         if prompt_tokens == 0:
-            self._owed_s = 0.0
+            self._owed_s = max(0.0, self._owed_s - elapsed_s)
             self._rounds += 1
             self._decode_step_s[decoded] = max(_SHORTEST_S, _smooth(self._decode_step_s.get(decoded), elapsed_s))
             return

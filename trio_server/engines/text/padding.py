@@ -6,16 +6,18 @@ into one pass only while their numbers follow each other. So free sequences ride
 closes a gap or fills a block; `loop.py` takes their token out of the KV memory again right after. `measure` finds out whether
 this holds for a model on this machine. docs/adr/0005-padded-batches.md has the figures.
 
-`riders` and `tail` are pure; `measure` runs a context.
+`riders`, `stragglers_first` and `tail` are pure; `measure` runs a context.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from trio_server.engines.text.llama import Context
+
+T = TypeVar("T")
 
 BLOCK_TOKENS = 4
 PROMPT_TOKENS = 64
@@ -46,6 +48,15 @@ def riders(decoding: Sequence[int], free: Container[int], sequences: int, block:
         first -= 1
         result.append(first)
     return result
+
+
+def stragglers_first(decoding: Sequence[T], block: int) -> list[T]:
+    """Rising neighbours reordered for llama.cpp: those that fill no block in falling order, then the rest in rising order.
+
+    What follows its predecessor shares a pass with it; a pass of its own costs a lane less than being left over.
+    """
+    whole = len(decoding) - len(decoding) % block
+    return [*reversed(decoding[whole:]), *decoding[:whole]]
 
 
 def tail(tokens: int, block: int) -> int:
