@@ -37,6 +37,7 @@ LAST_FRAMES_S = 2.0
 
 WATCH_EVERY_S = 5.0
 GC_THRESHOLD = 20_000
+SWITCH_INTERVAL_S = 100e-6
 
 
 def serve(settings: Settings) -> int:
@@ -44,6 +45,9 @@ def serve(settings: Settings) -> int:
     options = log.LogOptions(
         level=settings.log.level, format=settings.log.format, path=settings.log.path, requests=settings.log.requests
     )
+    # The engine thread wants Python's lock for microseconds between two decodes; by default it would wait for it until the
+    # trio side blocks or five milliseconds are over.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         with log.running(options):
             route_native_log(lambda level, text: log.dependency("llama.cpp", level, text))
