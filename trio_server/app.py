@@ -6,6 +6,7 @@ the process is in `listeners/`.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
@@ -26,6 +27,7 @@ from trio_server.wire.errors import ApiError
 if TYPE_CHECKING:
     from trio_server.server import Server
 
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 HEALTH_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/health"})
 
 
@@ -35,7 +37,7 @@ class Connection(TrioASGIHTTPConnection):
     app: App
 
     async def handle_request(self, nursery: trio.Nursery, request: Request, send: ASGISendCallable) -> None:  # type: ignore[override]
-        id = log.new_request_id()
+        id = self._trace_id() or log.new_request_id()
         log.request_id.set(id)
         started_s = trio.current_time()
         with self.app.server.running.request() as work:
@@ -62,13 +64,27 @@ class Connection(TrioASGIHTTPConnection):
                     route=path,
                     http_status=response.status_code,
                     duration_ms=(trio.current_time() - life.started_s) * 1000,
+                    client_request_id=self._client_request_id(),
                 )
 
-    def _origin(self) -> str | None:
+    def _header(self, wanted: bytes) -> str | None:
         for name, value in self.scope["headers"]:
-            if name == b"origin":
+            if name == wanted:
                 return value.decode("latin1")
         return None
+
+    def _origin(self) -> str | None:
+        return self._header(b"origin")
+
+    def _trace_id(self) -> str | None:
+        """The trace that a caller's tracing has begun, by the W3C's `traceparent`."""
+        found = _TRACEPARENT.fullmatch(self._header(b"traceparent") or "")
+        return found[1] if found and found[1] != "0" * 32 else None
+
+    def _client_request_id(self) -> str | None:
+        """The client's own id, for the log alone: never adopted, and only what is plain text."""
+        own = self._header(b"x-request-id") or self._header(b"x-client-request-id")
+        return own[:128] if own and own.isascii() and own.isprintable() else None
 
 
 class App(QuartTrio):

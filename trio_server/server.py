@@ -73,6 +73,7 @@ class Server:
         self._starting = trio.CancelScope()
         self._started_s = time.monotonic()
         self._cut = 0
+        self._load_ms: float | None = None
         self._engine: TextEngine | None = None
 
     @property
@@ -184,11 +185,12 @@ class Server:
                 loaded = await nursery.start(engine.run)
                 self.load = Load(plan, engine, loaded)
                 self.status = "serving"
+                self._load_ms = (time.monotonic() - started_s) * 1000  # warm-up included
                 log.emit(
                     events.MODEL_LOADED,
                     model=plan.id,
                     kind="text",
-                    duration_ms=(time.monotonic() - started_s) * 1000,
+                    duration_ms=self._load_ms,
                     memory_bytes=loaded.size_bytes,
                     adapted=plan.adapted,
                     context=loaded.max_context,
@@ -235,7 +237,7 @@ class Server:
         )
 
     def _announce_ready(self, url: str) -> None:
-        log.emit(events.PROCESS_READY, startup_ms=self._uptime_ms(), url=f"{url}/v1")
+        log.emit(events.PROCESS_READY, startup_ms=self._uptime_ms(), load_ms=self._load_ms, url=f"{url}/v1")
         serving = f"serving {self.load.id}, {self.load.lanes.capacity} lanes" if self.load else "no model is loaded"
         log.announce(f"trio-server ready: {url}/v1 ({serving})")
 

@@ -54,7 +54,7 @@ def _declare(name: str, level: int, body: str, attributes: str = "", *, about_re
 
 
 PROCESS_STARTED = _declare("process.started", INFO, "server started", "version bind api_key_required log_format")
-PROCESS_READY = _declare("process.ready", INFO, "server ready", "startup_ms url")
+PROCESS_READY = _declare("process.ready", INFO, "server ready", "startup_ms load_ms url")
 PROCESS_STOPPING = _declare("process.stopping", INFO, "server stopping", "signal in_flight")
 PROCESS_DRAINING = _declare("process.draining", INFO, "waiting for running requests", "remaining")
 PROCESS_STOPPED = _declare("process.stopped", INFO, "server stopped", "drained cut uptime_ms")
@@ -65,9 +65,14 @@ ACCESS_OPEN_BIND = _declare(
     "bind",
 )
 AUTH_REFUSED = _declare("auth.refused", WARN, "request without a valid key", "route client_address reason count")
-HTTP_REQUEST = _declare("http.request", DEBUG, "request answered", "method route http_status duration_ms")
+HTTP_REQUEST = _declare(
+    "http.request", DEBUG, "request answered", "method route http_status duration_ms client_request_id"
+)
 HTTP_REQUEST_FAILED = _declare(
-    "http.request_failed", WARN, "request answered with a server error", "method route http_status duration_ms"
+    "http.request_failed",
+    WARN,
+    "request answered with a server error",
+    "method route http_status duration_ms client_request_id",
 )
 REQUEST_ADMITTED = _declare(
     "request.admitted",
