@@ -10,7 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from trio_server.engines.text.templates import RENDER_LIMIT_S, RenderFailed
+from trio_server.engines.text.template_limits import RENDER_LIMIT_S
+from trio_server.engines.text.templates import RenderFailed
 
 SYSTEM_POLICIES: Final = ("merge", "strict")
 DEVELOPER_POLICIES: Final = ("inplace", "into-system", "after-system", "one-after-system", "reject")

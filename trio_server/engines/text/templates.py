@@ -9,13 +9,8 @@ says what that leaves. Which messages go in is `policies.py`'s business; `models
 
 from __future__ import annotations
 
-import functools
 import json
-import re
-import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import BuiltinMethodType
 from typing import Any, NoReturn
@@ -27,20 +22,26 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-RENDER_LIMIT_S = 5.0
-OUTPUT_LIMIT_BYTES = 64 * 1024 * 1024
-LARGEST_TEXT = OUTPUT_LIMIT_BYTES
-"""Characters of any text a template builds on the way."""
-LARGEST_LIST = 1_000_000
-LARGEST_NUMBER_BITS = 4096
+from trio_server.engines.text.template_limits import (
+    JINJA_NAMED,
+    LARGEST_LIST,
+    LARGEST_NUMBER_BITS,
+    LARGEST_TEXT,
+    METHODS,
+    OUTPUT_LIMIT_BYTES,
+    RENDER_LIMIT_S,
+    Limit,
+    check_size,
+    check_time,
+    guarded,
+    measured_call,
+    percent,
+    printed,
+    within,
+)
+
 LONGEST_MESSAGE = 1000
 _WIDEST_INDENT = 16
-_JINJA_NAMED = ("_loop_vars", "_block_vars")  # what Jinja adds to a call for itself
-_ITEM_CHARACTERS = 16  # what an item of a container is counted for beside its text
-
-# A field as wide as five digits say, or as wide as an argument says. No template for a person's eyes has one.
-_WIDE_PERCENT = re.compile(r"%(?:\([^)]*\))?[^%a-zA-Z]*?(?:\d{5}|\*)")
-_WIDE_BRACES = re.compile(r"\{[^{}]*:[^{}]*(?:\d{5}|\{)")
 
 
 class RenderFailed(Exception):
@@ -62,168 +63,6 @@ class _Refusal(Exception):
     """The template called `raise_exception`."""
 
 
-class _Limit(Exception):
-    """The render ran into a limit."""
-
-
-class _Running(threading.local):
-    """The render that this thread is at. A render never leaves its thread and never starts another."""
-
-    limit_s = RENDER_LIMIT_S
-    ends_s = float("inf")
-
-
-_running = _Running()
-
-
-@contextmanager
-def _within(limit_s: float) -> Iterator[None]:
-    _running.limit_s, _running.ends_s = limit_s, time.monotonic() + limit_s
-    try:
-        yield
-    finally:
-        _running.ends_s = float("inf")
-
-
-def _check_time() -> None:
-    if time.monotonic() > _running.ends_s:
-        raise _Limit(f"it ran for more than {_running.limit_s:g} s")
-
-
-def _check_size(size: int, limit: int = LARGEST_TEXT) -> None:
-    if size > limit:
-        raise _Limit("it builds a value that is too large")
-
-
-# Sizes, each at least what the operation makes.
-
-
-def _printed(value: Any) -> int:
-    """At least the length of `str(value)`. A container shared many times over counts each time, as it prints each time."""
-    if isinstance(value, str | bytes):
-        return len(value)
-    size, waiting = 0, [value]
-    while waiting:
-        value = waiting.pop()
-        size += _ITEM_CHARACTERS
-        if isinstance(value, str | bytes):
-            size += len(value)
-        elif isinstance(value, dict):
-            waiting += [*value, *value.values()]
-        elif isinstance(value, list | tuple | set | frozenset):
-            waiting += value
-        else:
-            continue
-        _check_time()
-        _check_size(size + len(waiting) * _ITEM_CHARACTERS)
-    return size
-
-
-def _padded(text: Any, width: int = 80, *_: Any) -> int:
-    return max(_printed(text), width)
-
-
-def _indented(text: Any, width: int | str = 4, *_: Any, **__: Any) -> int:
-    return _printed(text) + (str(text).count("\n") + 1) * (len(width) if isinstance(width, str) else width)
-
-
-def _tabbed(text: Any, tabsize: int = 8) -> int:
-    return len(text) * max(tabsize, 1)
-
-
-def _replaced(text: Any, old: Any, new: Any, *_: Any, **__: Any) -> int:
-    text = text if isinstance(text, str | bytes) else str(text)
-    return len(text) + int(text.count(old)) * _printed(new)
-
-
-def _joined(separator: Any, items: Any) -> int:
-    if isinstance(items, str):
-        return len(items) * (1 + _printed(separator))
-    return sum((_printed(item) + _printed(separator) for item in items), 0) if isinstance(items, Collection) else 0
-
-
-def _joined_filter(items: Any, d: Any = "", *_: Any, **__: Any) -> int:
-    return _joined(d, items)
-
-
-def _wrapped(text: Any, *arguments: Any, wrapstring: str | None = None, **_: Any) -> int:
-    wrapstring = arguments[2] if len(arguments) > 2 else wrapstring
-    return len(text) * (1 + len(wrapstring or "\n"))
-
-
-def _summed(items: Any, attribute: Any = None, start: Any = 0) -> int:
-    # Python adds lists up one by one, copying what it has: the cost of a sum of lists is the square of their number.
-    return 0 if isinstance(start, int | float) else len(items) ** 2
-
-
-def _percent(layout: Any, *values: Any, **named: Any) -> int:
-    return _filled(layout, "%", _WIDE_PERCENT.search(str(layout)), (*values, *named.values()))
-
-
-def _braces(layout: Any, *values: Any, **named: Any) -> int:
-    return _filled(layout, "{", _WIDE_BRACES.search(str(layout).replace("{{", "")), (*values, *named.values()))
-
-
-def _filled(layout: Any, mark: str, wide: object, values: Iterable[Any]) -> int:
-    if wide:
-        raise _Limit("it formats with a very wide field")
-    return _printed(layout) + str(layout).count(mark) * max(map(_printed, values), default=0)
-
-
-_METHODS: dict[str, Callable[..., int]] = {
-    "center": _padded,
-    "expandtabs": _tabbed,
-    "format": _braces,
-    "format_map": _braces,
-    "join": _joined,
-    "ljust": _padded,
-    "replace": _replaced,
-    "rjust": _padded,
-    "zfill": _padded,
-}
-
-_FILTERS: dict[str, Callable[..., int]] = {
-    "batch": lambda _, linecount, *__, **___: int(linecount) * _ITEM_CHARACTERS,
-    "center": _padded,
-    "format": _percent,
-    "indent": _indented,
-    "join": _joined_filter,
-    "pprint": lambda value: _printed(value) * 4,
-    "replace": _replaced,
-    "slice": lambda _, slices, *__, **___: int(slices) * _ITEM_CHARACTERS,
-    "string": _printed,
-    "sum": _summed,
-    "wordwrap": _wrapped,
-}
-
-
-def _measured_call(
-    size: Callable[..., int] | None, arguments: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[Any, ...]:
-    """Check what a call would make. Gives its arguments back, with iterators, which cannot be looked into, as lists."""
-    if size is None:
-        return arguments
-    arguments = tuple(list(value) if isinstance(value, Iterator) else value for value in arguments)
-    _check_size(size(*arguments, **named))
-    return arguments
-
-
-def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that looks at the clock, at the size of what it is about to make, and at the size of what it made."""
-    size = _FILTERS.get(name)
-    skipped = 1 if hasattr(function, "jinja_pass_arg") else 0  # Jinja's own first argument
-
-    @functools.wraps(function)  # carries Jinja's marks over too
-    def guarded(*arguments: Any, **named: Any) -> Any:
-        _check_time()
-        result = function(*arguments[:skipped], *_measured_call(size, arguments[skipped:], named), **named)
-        if isinstance(result, str):
-            _check_size(len(result))
-        return result
-
-    return guarded
-
-
 class _Sandbox(ImmutableSandboxedEnvironment):
     """Every call, lookup and operator of a template comes through here, and every turn of its loops (`_instrument`)."""
 
@@ -238,7 +77,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             finalize=_measured,
         )
         self.filters["tojson"] = _to_json
-        self.filters = {name: _guarded(name, function) for name, function in self.filters.items()}
+        self.filters = {name: guarded(name, function) for name, function in self.filters.items()}
         del self.globals["lipsum"]
         self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
 
@@ -249,14 +88,14 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     @staticmethod
     def tilde(*values: Any) -> str:
         """The `~` operator."""
-        _check_size(sum(map(_printed, values)))
+        check_size(sum(map(printed, values)))
         return "".join(map(str, values))
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
         """What the bodies of macros, blocks and `{% set %}…{% endset %}` are put together with."""
         pieces = pieces if isinstance(pieces, list) else list(pieces)
-        _check_size(sum(map(len, pieces)))
+        check_size(sum(map(len, pieces)))
         return "".join(pieces)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -265,36 +104,36 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().is_safe_attribute(obj, attr, value)
 
     def call(self, context: Context, function: Any, /, *arguments: Any, **named: Any) -> Any:
-        _check_time()
+        check_time()
         # Jinja puts a function of its own in the place of str.format.
         method = getattr(function, "__wrapped__", function)
         if isinstance(method, BuiltinMethodType) and isinstance(method.__self__, str | bytes):
-            size = _METHODS.get(method.__name__)
-            plain = {name: value for name, value in named.items() if name not in _JINJA_NAMED}
-            arguments = _measured_call(size, (method.__self__, *arguments), plain)[1:]
+            size = METHODS.get(method.__name__)
+            plain = {name: value for name, value in named.items() if name not in JINJA_NAMED}
+            arguments = measured_call(size, (method.__self__, *arguments), plain)[1:]
         result = super().call(context, function, *arguments, **named)
         if isinstance(result, str):
-            _check_size(len(result))
+            check_size(len(result))
         return result
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        _check_time()
+        check_time()
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        _check_time()
+        check_time()
         return super().getitem(obj, argument)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        _check_time()
+        check_time()
         if operator == "*":
             _check_product(left, right)
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-            _check_size(left.bit_length() * right, LARGEST_NUMBER_BITS)
+            check_size(left.bit_length() * right, LARGEST_NUMBER_BITS)
         elif operator == "%" and isinstance(left, str | bytes):
-            _check_size(_percent(left, *(right if isinstance(right, tuple) else (right,))))
+            check_size(percent(left, *(right if isinstance(right, tuple) else (right,))))
         elif operator == "+" and isinstance(left, str | bytes | list | tuple):
-            _check_size(len(left) + len(right), _limit_of(left))
+            check_size(len(left) + len(right), _limit_of(left))
         return super().call_binop(context, operator, left, right)
 
 
@@ -304,16 +143,16 @@ def _limit_of(sequence: Any) -> int:
 
 def _check_product(left: Any, right: Any) -> None:
     if isinstance(left, int) and isinstance(right, int):
-        _check_size(left.bit_length() + right.bit_length(), LARGEST_NUMBER_BITS)
+        check_size(left.bit_length() + right.bit_length(), LARGEST_NUMBER_BITS)
     for sequence, times in ((left, right), (right, left)):
         if isinstance(times, int) and isinstance(sequence, str | bytes | list | tuple):
-            _check_size(len(sequence) * times, _limit_of(sequence))
+            check_size(len(sequence) * times, _limit_of(sequence))
 
 
 def _measured(value: Any) -> Any:
     """What `{{ … }}` is about to print."""
     if not isinstance(value, str):
-        _printed(value)
+        printed(value)
     return value
 
 
@@ -359,8 +198,8 @@ def _to_json(
     widths = [len(text) for text in separators or ()]
     if indent is not None:
         widths.append(indent if isinstance(indent, int) else len(indent))
-    _check_size(max(widths, default=0), _WIDEST_INDENT)
-    _printed(value)
+    check_size(max(widths, default=0), _WIDEST_INDENT)
+    printed(value)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -371,7 +210,7 @@ class ChatTemplate:
         """`bos_token` and `eos_token` are the texts of the vocabulary's tokens. Raises `TemplateInvalid`."""
         environment = _Sandbox()
         try:
-            with _within(RENDER_LIMIT_S):
+            with within(RENDER_LIMIT_S):
                 tree = environment.parse(source)
                 _instrument(tree)
                 tree.set_environment(environment)
@@ -406,11 +245,11 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            with _within(limit_s):
+            with within(limit_s):
                 text = self._output(values)
         except _Refusal as refusal:
             raise RenderFailed(str(refusal), refused=True) from None
-        except _Limit as limit:
+        except Limit as limit:
             raise RenderFailed(f"the template was stopped: {limit}") from None
         except Exception as error:  # a template can raise whatever an expression of it can
             raise RenderFailed(_described(error)) from error
@@ -422,7 +261,7 @@ class ChatTemplate:
         pieces: list[str] = []
         size = 0
         for piece in self._template.generate(values):
-            _check_time()
+            check_time()
             size += len(piece)
             _check_output(size)
             pieces.append(piece)
@@ -438,7 +277,7 @@ class ChatTemplate:
 
 def _check_output(size: int) -> None:
     if size > OUTPUT_LIMIT_BYTES:
-        raise _Limit(f"its output is over {OUTPUT_LIMIT_BYTES // 1024**2} MiB")
+        raise Limit(f"its output is over {OUTPUT_LIMIT_BYTES // 1024**2} MiB")
 
 
 def _described(error: Exception) -> str:
