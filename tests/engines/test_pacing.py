@@ -63,7 +63,7 @@ def test_a_burst_of_short_prompts_comes_whole_and_is_paid_for_in_rounds() -> Non
 def test_a_long_prompt_is_read_in_small_pieces_beside_the_lanes() -> None:
     share = pacing().divide(4, 4000, 0)
     assert share.decode
-    assert share.prompt_tokens == 20  # 20 ms, which are 1.5 rounds
+    assert share.prompt_tokens == 16  # 16 ms, which are 1.25 rounds
 
 
 def test_far_behind_in_the_context_tiles_are_faster_and_stalls_rare() -> None:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 ALONE_STEP_S = 0.5
-STALL_FACTOR = 1.5
-UNFELT_STALL_S = 0.02
+STALL_FACTOR = 1.25
+UNFELT_STALL_S = 0.016
 BURST_OWED_S = 0.08
 ROUNDS_PER_STALL = 25
 SHORT_PROMPT_TOKENS = 64
