@@ -71,3 +71,20 @@ def test_a_path_that_passes_for_another_is_none(server: ServerProcess, path: str
     with httpx.Client() as client:
         answer = client.get(httpx.URL(server.url).copy_with(raw_path=path.encode()))
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+def test_a_history_of_tool_calls_is_rendered_by_a_template_that_knows_none(client: httpx.Client) -> None:
+    call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    body = {
+        "messages": [
+            {"role": "system", "content": "A"},
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "x", "content": "42"},
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": "?"},
+        ],
+        "max_tokens": 2,
+    }
+    answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text

@@ -42,7 +42,7 @@ def test_assistant() -> None:
     )
     assert message(role="assistant", reasoning_content="hm").as_template_input() == {
         "role": "assistant",
-        "content": None,
+        "content": "",
         "reasoning_content": "hm",
     }
     # What the SDK's own message object dumps to goes back in.

@@ -33,7 +33,8 @@ class Message:
 
     def as_template_input(self) -> dict[str, Any]:
         """The message as chat templates know it; what is absent has no key."""
-        message: dict[str, Any] = {"role": self.role, "content": self.content}
+        # Templates join the content to other text, so a message that has none is given as an empty one.
+        message: dict[str, Any] = {"role": self.role, "content": self.content or ""}
         if self.reasoning_content is not None:
             message["reasoning_content"] = self.reasoning_content
         if self.tool_calls:
