@@ -167,7 +167,7 @@ async def _http_refusal(error: HTTPException) -> Response:
     if isinstance(error, NotFound):
         return error_response(_not_found(request))
     code = errors.INVALID_REQUEST if (error.code or 500) < 500 else errors.INTERNAL_ERROR
-    response = error_response(ApiError(code, error.description or "the request was refused"))
+    response = error_response(ApiError(code, f"this path does not take such a request ({error.name})"))
     response.status_code = error.code or 500
     return response
 

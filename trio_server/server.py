@@ -267,6 +267,8 @@ class Server:
         )
         with trio.move_on_after(LAST_FRAMES_S):
             await closed.wait()
+        # The engine is about to be stopped, in the middle of a decode if need be: what llama.cpp says to that is no error.
+        route_native_log(lambda _level, text: log.dependency("llama.cpp", "debug", text))
 
     def _uptime_ms(self) -> float:
         return (time.monotonic() - self._started_s) * 1000

@@ -136,6 +136,14 @@ def test_sigterm_under_eight_streams_ends_each_with_an_error_frame(q4_0_model: P
     assert 1 <= took_s < 6
     assert live.log[-1]["event_name"] == "trio_server.process.stopped"
     assert live.log[-1]["attributes"]["cut"] == 8
+    assert [line for line in live.log if line["severity_text"] == "ERROR"] == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full here")
+def test_a_log_on_a_full_disk_does_not_spoil_the_end(q4_0_model: Path) -> None:
+    flags = ["--model-artifact", str(q4_0_model), "--model-threads", "1", "--model-max-context", "512"]
+    with server_process(*flags, "--log-path", "/dev/full") as live:
+        assert live.stop() == 0
 
 
 def test_a_short_request_finishes_within_the_grace(q4_0_model: Path) -> None:

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -280,7 +280,8 @@ def running(options: LogOptions) -> Iterator[None]:
         if writer is not None:
             writer.close()
         if options.path is not None and stream is not None:
-            stream.close()
+            with suppress(OSError):  # a full disk ended the log long ago
+                stream.close()
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
