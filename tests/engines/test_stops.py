@@ -72,6 +72,7 @@ def test_the_worked_example() -> None:
         # One that overlaps itself.
         (["aab"], ["a", "a", "a", "b"], ["", "", "a", ""], "aab"),
         (["abab!"], ["ababab!"], ["ab"], "abab!"),
+        (["aabaaa!"], ["aabaaa", "baaa!"], ["", "aaba"], "aabaaa!"),
         # Characters beyond ASCII and beyond the basic plane.
         (["ß🙂"], ["Spaß", "🙂"], ["Spa", ""], "ß🙂"),
         (["🙂🙂"], ["a🙂", "b🙂", "🙂"], ["a", "🙂b", ""], "🙂🙂"),
@@ -105,6 +106,15 @@ def test_cuts_do_not_matter(stops: list[str], text: str, places: list[int]) -> N
     assert ("".join(delivered), stop is not None) == reference(stops, text)
     if stop is not None:
         assert text.startswith(stop, len("".join(delivered)))
+
+
+@settings(max_examples=700, deadline=None)
+@given(st.lists(st.text("ab", min_size=1, max_size=9), min_size=1, max_size=4), st.text("ab", max_size=60))
+def test_sequences_that_overlap_themselves(stops: list[str], text: str) -> None:
+    stops = [f"{stop}!" for stop in stops]
+    text = f"{text}{stops[0]}"
+    delivered, stop = run(stops, text)
+    assert ("".join(delivered), stop is not None) == reference(stops, text)
 
 
 @settings(max_examples=500, deadline=None)

@@ -52,7 +52,7 @@ class _Progress:
                     border = borders[border]
                 borders.append(border + (stop[border] == character))
         complete = length == len(stop)
-        self.length = borders[length] if complete else length
+        self.length = 0 if complete else length  # where it begins again is behind where it began, and of no interest
         return complete
 
 
